@@ -149,6 +149,7 @@ def read_answers(data: bytes, folder: Path) -> None:
     """What a model wrote."""
     text = data.decode("utf-8", "surrogateescape")
     answers.read_published(text, answers.BOXING)
+    answers.read_first(text, answers.FORMS, "number")
     answers.code_form(text)
     math_answers.sanitise(text)
     math_answers.arithmetic_value(text)

@@ -203,6 +203,7 @@ def _warn_unused_flags(args: argparse.Namespace, kind: str) -> None:
         ("--ollama-url", args.ollama_url, args.llm_ollama, "with --llm-ollama"),
         ("--api-base", args.api_base, args.gpt, "with --gpt"),
         ("--label-score", args.label_score, reads, "where probabilities of labels are read"),
+        ("--label-match", args.label_match, not reads and not is_bem, "where answers are written"),
         ("--revision", args.revision, is_local or is_bem, "with --llm and --bem"),
         ("--llm-prompt", prompt, not is_bem, "with a language model"),
     ):

@@ -132,7 +132,7 @@ class JudgeRun:
             )
             return []
         settings = {
-            "read_as": self._kind,
+            **self._reading,
             **_expected_settings(self._args, self._settings, self._model, self._server, stored),
         }
         found = pairwise.differences(stored, settings, expected)
@@ -190,10 +190,18 @@ class JudgeRun:
             self._reports.append((output.folder, report))
             self._files += [*self.files(output), manifest]
 
+    @property
+    def _reading(self) -> dict[str, Any]:
+        """The rules by which answers become scores, by their names in a report."""
+        out: dict[str, Any] = {"read_as": self._kind}
+        if isinstance(self._settings, judge.Settings) and self._kind in ("text", "pairwise"):
+            out["label_match"] = self._settings.question.label_match
+        return out
+
     def _about(self, output: Experiment) -> dict[str, Any]:
         """What a report's settings have beside the model's and the system's own."""
         args, settings = self._args, self._settings
-        out: dict[str, Any] = {"read_as": self._kind}
+        out = self._reading
         if isinstance(settings, judge.Settings) and self._kind in ("text", "pairwise"):
             out["max_new_tokens"] = settings.read_evaluator.max_new_tokens
         if self._kind == "pairwise":

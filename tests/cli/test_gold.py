@@ -37,6 +37,7 @@ def test_vote(run, write, tmp_path):
     assert (ran.code, ran.err) == (0, "")
     assert [" ".join(line.split()) for line in ran.out.splitlines()] == [
         "N = 64: the 4 items have 3 responses each; all of them are considered",
+        "3 of 4 items are read by the form of their answers: 9 json",
         "share of right choices, 3 items, with 95% intervals",
         "N first sample majority vote Borda vote oracle",
         "1 66.7 % (21 to 94) 66.7 % (21 to 94) 66.7 % (21 to 94) 66.7 % (21 to 94)",
@@ -86,8 +87,13 @@ def test_each_command(run, write, tmp_path, command, items):
     assert (ran.code, ran.err) == (0, "")
     graded = strict(out.read_text("utf-8"))
     considered = [one.pop("considered") for one in graded]
-    assert all({"right", "taken"} == one.keys() for one in considered)
+    has_answers = command != "livecode-select"
+    more = {"forms", "n_unreadable"} if has_answers else set()
+    assert all({"right", "taken", *more} == one.keys() for one in considered)
     rights = [one.pop("right") for one in graded]
+    assert [one.pop("answer_form", None) for one in graded] == [
+        "json" if has_answers else None for _ in graded
+    ]
     assert graded == plain
     assert sorted(rights) == [False] * (len(rights) - sum(rights)) + [True] * sum(rights)
     assert 0 < sum(rights) < len(rights)
@@ -139,7 +145,7 @@ def test_an_input_that_is_the_report_of_the_output(run, write, tmp_path, monkeyp
 
 def test_hostile_texts_in_a_report(run, write, tmp_path):
     items = [
-        {"id": text, "output": [answer(text), text], "confidence_list": [1, 2], "g": [text, "x"]}
+        {"id": text, "output": [answer(text), text], "confidence_list": [2, 1], "g": [text, "x"]}
         for text in TEXTS
     ]
     items += [{**one, "g": "no"} for one in items]
@@ -160,7 +166,7 @@ def test_a_run_without_readable_answers_has_no_share_and_exit_code_1(run, write,
     item = {"output": ["no", "I pass"], "confidence_list": [2, 1], "g": "19"}
     ran = run("vote", "--input", write([item, item]), "--output", out, "--gold", "g")
     assert ran.code == 1
-    assert "no response has a readable answer. Accepted forms: JSON with" in ran.err
+    assert "no response has a readable answer. Accepted forms: <answer>" in ran.err
     assert "%" not in ran.out
     assert [one["right"] for one in strict(out.read_text("utf-8"))] == [None, None]
     report = strict((tmp_path / "o_report.json").read_text("utf-8"))
@@ -171,7 +177,7 @@ def test_a_run_without_readable_answers_has_no_share_and_exit_code_1(run, write,
     words = ("vote", "--input", write([item, item]), "--output", out, "--gold", "g")
     ran = run(*words)
     assert (ran.code, "oracle" in ran.out) == (0, True)
-    assert "2 of 2 items are not in the published form; responses by form: 2 boxed, 2 n" in ran.out
+    assert "2 of 2 items are read by the form of their answers: 2 boxed, 2 number" in ran.out
     path, default = out.with_name("in.json"), "in-confidence-2-boxed.json"
     assert run("select", "--input", path, "--answer-rule", "boxed").code == 0
     assert (tmp_path / default).is_file()

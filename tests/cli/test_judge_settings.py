@@ -177,7 +177,10 @@ def test_the_order_of_a_comparison_is_compared(run, experiments):
         {"index": k, **{name: row[name] for name in names}, "opponent": responses[row["q_id"]]}
         for k, row in enumerate(rows)
     ]
-    settings = {"read_as": "pairwise", "seed": 0, "both_orders": False, "model": GPT2}
+    settings = {
+        "read_as": "pairwise", "seed": 0, "both_orders": False, "model": GPT2,
+        "label_match": "word",
+    }  # fmt: skip
     stored = {"metric": "LLMeval_j_VS_t", "kind": "pairwise", "records": records}
     path = folder / "eval_dev_judge_LLMeval_j_VS_t.json"
     path.write_text(json.dumps({**stored, "settings": settings}), encoding="utf-8")
@@ -186,6 +189,8 @@ def test_the_order_of_a_comparison_is_compared(run, experiments):
     assert run(*words_of(folder, *words)).code == 0
     code, _, err = run(*words_of(folder, *words, "--seed", 1))
     assert (code, "seed is 0 there and 1 here" in err) == (2, True)
+    code, _, err = run(*words_of(folder, *words, "--label-match", "substring"))
+    assert (code, "label_match is word there and substring here" in err) == (2, True)
     code, _, err = run(*words_of(folder, *words, "--both-orders"))
     assert (code, "both_orders is False there and True here" in err) == (2, True)
     theirs[0]["response"] = "changed"
@@ -210,6 +215,7 @@ def test_other_spellings(run, experiments, monkeypatch, scorers):
         (("--llm", GPT2, "j", "--ollama-url", "http://localhost:11434"), "--ollama-url"),
         (("--llm", GPT2, "j", "--api-base", "https://api.openai.com/v1"), "--api-base"),
         (("--gpt", "LLMeval_j", "--label-score", "first"), "--label-score"),
+        (("--llm", GPT2, "j", "--label-match", "word"), "--label-match"),
         (("--gpt", "LLMeval_j", "--ollama-url", "http://x"), "--ollama-url"),
         (("--gpt", "LLMeval_j", "--revision", "main"), "--revision"),
         (("--llm-ollama", "m", "j", "--api-base", "http://x"), "--api-base"),

@@ -21,11 +21,14 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from reprlib import repr as short  # of values that a file may nest without end
-from typing import Any
+from typing import Any, Literal
 
 from jaxscore.errors import InputError, is_valid_unicode, near
 from jaxscore.io.yaml_input import read_yaml
 from jaxscore.text.chat_template import Message
+from jaxscore.text.whole_words import whole_words
+
+LabelMatch = Literal["word", "substring"]  # the rule by which a written answer has a label
 
 # What may stand in braces, to the letter -> the value that it is filled with. The two calls are in
 # BERGEN's files and are names here like the others; `preddiction` is its second file's spelling.
@@ -71,6 +74,7 @@ class Question:
             is None, the system's text and the user's are one turn.
         assistant: how the answer begins, as a turn of its own; None if it is left to the model,
             which is usual.
+        label_match: the rule by which a written answer has a label, see `labels_in`.
     """
 
     options: dict[str, float]
@@ -78,6 +82,7 @@ class Question:
     user: str
     user_without_system: str | None = None
     assistant: str | None = None
+    label_match: LabelMatch = "word"
 
     def messages(self, values: Mapping[str, str], *, system: bool) -> list[Message]:
         """The conversation up to the judge's answer.
@@ -102,13 +107,25 @@ class Question:
         """`messages` with `{question}` and the like in place of each record's own text."""
         return self.messages({name: f"{{{name}}}" for name in NAMES.values()}, system=system)
 
-    def named(self, text: str) -> list[str]:
-        """The labels that occur in a text, by case: "Partially correct" has no "Correct"."""
-        return [label for label in self.options if label in text]
+    def labels_in(self, text: str) -> list[str]:
+        """Return the labels in a text, by case, the longest first.
+
+        By `label_match` "word" they are whole words, and a label inside a longer one does not
+        count: "Correct" in "Incorrect", 1 in 10. By "substring", the published rule, each label
+        that occurs anywhere counts.
+        """
+        if self.label_match == "substring":
+            return [label for label in self.options if label in text]
+        labels = []
+        for label in sorted(self.options, key=len, reverse=True):
+            text, n_occurrences = whole_words(label).subn("\0", text)
+            if n_occurrences:
+                labels.append(label)
+        return labels
 
     def worth(self, text: str) -> float:
         """What the only label in a text is worth; `UNKNOWN` if there is none, or several."""
-        labels = self.named(text)
+        labels = self.labels_in(text)
         return self.options[labels[0]] if len(labels) == 1 else UNKNOWN
 
 
@@ -265,7 +282,7 @@ def _question(raw: dict[str, Any], ending: str, allowed: frozenset[str], where: 
     _check_keys(turns, TURNS, f"{where}: {key}")
     if not {"system", "user"} <= turns.keys():
         raise InputError(f"{where}: {key} needs `system` and `user`; it has {', '.join(turns)}")
-    templates = {}
+    templates: dict[str, Any] = {}
     for name, text in turns.items():
         if not isinstance(text, str):
             raise InputError(f"{where}: {key}.{name} is {short(text)}, expected text")

@@ -46,6 +46,7 @@ class Settings(IntervalSettings):
         evaluator: prompt and labels of the judge: an `Evaluator`, the path of an
             evaluator file, or a name such as "default_qa".
         label_score: None is "first".
+        label_match: None is "word".
         metric: what the score is called.
     """
 
@@ -61,6 +62,11 @@ class Settings(IntervalSettings):
         None,
         help="what a label's probability is: its first token's (default), or the whole label's, "
         "for labels that share their first token",
+    )
+    label_match: evaluator_file.LabelMatch | None = flag(
+        None,
+        help="which labels a written answer has: whole words, of which the longest wins (word, "
+        "default), or each one that occurs anywhere, as in the published scripts (substring)",
     )
     opponent: Any = flag(
         None,
@@ -104,6 +110,8 @@ class Settings(IntervalSettings):
             out["label_score"] = self.label_score
         if self.opponent is not None:
             out["both_orders"] = self.both_orders
+        if self.label_match is not None or self.local_kind not in READS_PROBABILITIES:
+            out["label_match"] = self.question.label_match
         return out | {name: getattr(self, name) for name in ("truncate", "seed", "n_bootstrap")}
 
     @property
@@ -112,7 +120,7 @@ class Settings(IntervalSettings):
         evaluator = self.read_evaluator
         question = evaluator.pointwise if self.opponent is None else evaluator.pairwise
         assert question is not None  # see `__post_init__`
-        return question
+        return dataclasses.replace(question, label_match=self.label_match or "word")
 
     @property
     def local_kind(self) -> str:
@@ -233,7 +241,10 @@ class Judge(JudgeSystem):
                               next-token probabilities. Without it the model
                               writes an answer, and the score is the value of the
                               one label in it
-                              (-100, outside the mean, for no label or several)
+                              (-100, outside the mean, for no label or several).
+                              Labels are whole words, and the longest wins:
+                              Incorrect is not Correct; --label-match substring is
+                              the published rule
                               A prompt has the special tokens of the model's chat
                               template; no BOS is added
       --llm-ollama MODEL [SHORT]   an ollama server, which writes an answer

@@ -213,6 +213,7 @@ ABSENT: dict[str, Any] = {
     "quantized": None,
     "reproducible": False,
     "both_orders": False,
+    "label_match": "substring",
 }
 PLACES = ("model", "lora")  # may be paths, which have several spellings
 JUDGED = ("index", "q_id", "question", "label", "response", "opponent")  # fields of a record

@@ -6,8 +6,8 @@ Three ways to read its answer:
                 label; score = Σ worth(label) · p(label)
     sequences   the same with whole labels: p = softmax of each label's summed log-probability,
                 for labels that share their first token. A long label has more to lose.
-    texts       the label that occurs in the written answer; the score is its worth. None or
-                several: `UNKNOWN`, outside the mean
+    texts       the label in the written answer, see `Question.labels_in`; the score is its
+                worth. None or several: `UNKNOWN`, outside the mean
 """
 
 import math
@@ -151,7 +151,7 @@ def findings(
     known = [score_of(record) for record in records if record["known"]]
     is_share = kind == "text" and set(question.options.values()) <= {0.0, 1.0}
     mean = mean_of(known, settings.n_bootstrap, settings.seed, is_share=is_share)
-    named = [question.named(text) for is_known, text in answers if is_known is not None]
+    named = [question.labels_in(text) for is_known, text in answers if is_known is not None]
     n_none = sum(not labels for labels in named)
     n_several = sum(len(labels) > 1 for labels in named)
     outside = _mean([record["outside"] for record in records if record["outside"] is not None])

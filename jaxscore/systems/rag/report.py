@@ -38,14 +38,18 @@ HOW = {
     "sequence": "The probability of each whole label after the prompt, over the labels. Score: "
     "Σ worth · probability. **Outside**: mean probability of anything else; near 1, the judge "
     "would not have answered with a label at all.",
-    "text": "The judge wrote an answer; the one label that occurs in it is the score. An answer "
-    "with none or several has -100 in the column and is outside the mean.",
+    "text": "The judge wrote an answer; the value of the one label in it is the score. {labels} "
+    "An answer with none or several has -100 in the column and is outside the mean.",
     "bem": "A classifier's probability that the response is equivalent to a reference, the best "
     "of a record's references.",
-    "pairwise": "The judge read both responses and wrote which is better. {order} Rates are over "
-    "the records whose answers name one label, with Wilson's 95% interval of a share; other "
-    "records have -100 in the column. **First preferred**: how many of the answers for one "
+    "pairwise": "The judge read both responses and wrote which is better. {order} {labels} Rates "
+    "are over the records whose answers name one label, with Wilson's 95% interval of a share; "
+    "other records have -100 in the column. **First preferred**: how many of the answers for one "
     "response are for the one that stood first, 50 % if the place does not matter.",
+}
+LABELS = {
+    "word": "Labels are whole words, and the longest wins: Incorrect is not Correct.",
+    "substring": "A label counts wherever it occurs (--label-match substring).",
 }
 INTERVALS = {
     "wilson": "The interval is Wilson's 95% interval of a share; below two records there is none.",
@@ -79,10 +83,12 @@ def report(source: Source) -> Document:
 def _about(record: Mapping[str, Any]) -> list[str]:
     """How the scores came about, and their interval."""
     settings, kind = record["settings"], record["kind"]
+    labels = LABELS[settings.get("label_match", "word")]
+    how = HOW[kind].format(order=ORDERS[bool(settings.get("both_orders"))], labels=labels)
     if kind == "pairwise":
-        return [HOW[kind].format(order=ORDERS[bool(settings["both_orders"])])]
+        return [how]
     interval_by = INTERVALS[record["summary"]["interval_by"]]
-    return [HOW[kind], interval_by.format(n_bootstrap=settings["n_bootstrap"])]
+    return [how, interval_by.format(n_bootstrap=settings["n_bootstrap"])]
 
 
 def _labels(record: Mapping[str, Any]) -> list[Section]:
@@ -92,7 +98,7 @@ def _labels(record: Mapping[str, Any]) -> list[Section]:
         [text(label), f"{one['worth']:g}", str(one["n"]), number(one["probability"], 4)]
         for label, one in labels.items()
     ]
-    return [Section("Labels", [table(["Label", "Worth", "Chosen", "Mean probability"], rows)])]
+    return [Section("Labels", [table(["Label", "Worth", "Chosen", "Mean share"], rows)])]
 
 
 def _asked(record: Mapping[str, Any]) -> list[Section]:
@@ -226,7 +232,12 @@ def _items(source: Source) -> Items:
             Field("The judge wrote", ["\n".join(one.get("texts") or ()) for one in judged]),
         ],
         tables=[
-            Rows("Labels", ["Label", "Probability"], "", [_probabilities(one) for one in judged]),
+            Rows(
+                "Labels",
+                ["Label", "Share of the labels", "Probability"],
+                "",
+                [_probabilities(one) for one in judged],
+            ),
         ],
         within_noise=within_noise(record, judged),
     )
@@ -238,5 +249,11 @@ def _outcome(one: Mapping[str, Any]) -> str:
 
 
 def _probabilities(one: Mapping[str, Any]) -> list[Row]:
-    rows = [Row([label, f"{p:.4f}"], p) for label, p in (one.get("probability") or {}).items()]
-    return rows and [*rows, Row(["(outside)", f"{one['outside']:.4f}"])]
+    """The labels' shares, which sum to 1, and probabilities, which do with the outside's."""
+    shares, outside = one.get("probability") or {}, one.get("outside")
+    inside = 1 - (outside or 0.0)
+    rows = [
+        Row([label, number(share, 4), number(share and share * inside, 4)], share)
+        for label, share in shares.items()
+    ]
+    return rows and [*rows, Row(["(outside)", NOTHING, number(outside, 4)])]

@@ -6,14 +6,14 @@ Items have sampled responses, as the published scripts (arXiv 2502.18581) hand t
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.shell.fields import Decision, Metric, Paired
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings
-from jaxscore.systems.selection.answers import AUTO, RULE_HELP
+from jaxscore.systems.selection.answers import AUTO, RULE_HELP, Rule
 from jaxscore.systems.selection.ranking import NO_ANSWER
 
 ASKED = Paired(lambda record: record.get("model_input", record.get("input")))
@@ -162,9 +162,7 @@ class GradedSettings(Settings):
 class AnswerSettings(GradedSettings):
     """Settings of a system that reads the answers of responses."""
 
-    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = flag(
-        AUTO, help=RULE_HELP
-    )
+    answer_rule: Rule = flag(AUTO, help=RULE_HELP)
 
     @property
     def rule_ending(self) -> str:
@@ -194,12 +192,14 @@ class Considered(TypedDict, total=False):
     Attributes:
         forms: forms of the answers, unless the item is read as published.
         right: with gold, whether each response is right.
+        n_unreadable: with gold that is compared, the responses without a readable answer.
         taken: with gold, way of choosing -> the response that it takes of the first 1, 2, 4, ...
             and of all of them, from 0; None where it takes none.
     """
 
     forms: list[str | None]
     right: list[bool]
+    n_unreadable: int
     taken: dict[str, list[int | None]]
 
 

@@ -1,4 +1,4 @@
-r"""The final answer of a model's response: which forms are read, and how.
+r"""The answers of a model's responses: by which rules they are read and compared.
 
 The published scripts (arXiv 2502.18581) read the JSON form that their prompts (ZeroEval) request,
 and boxes of generators named Llama-3.1 alone. `read_published` tries in this order
@@ -7,29 +7,16 @@ and boxes of generators named Llama-3.1 alone. `read_published` tries in this or
     a pattern                      "answer": "42" and more     "answer": 42,     answer: 42
     for Llama-3.1, near the end    so it is $\boxed{42}$
 
-Responses of other models to other prompts then have no answer at all. `read_first` reads the forms
-that they use, each for itself:
+Responses of other models to other prompts then have no answer at all. The rule `auto` reads an item
+as published if it has no gold, no response has thoughts, and
 
-    json     the same object, or the same pattern with a quoted "answer"
-    boxed    the last \boxed{...} that is closed and not empty
-    answer   the rest of the line after the last `answer:` or `answer is:`, without Markdown
-    number   the last number
+- its generator is one that the published code knows by name (Llama-3.1), or
+- any of its responses, also after the first N, holds a quoted `"answer":`.
 
-The rule `auto` reads an item as published if
-
-- its generator is one that the published code knows by name (Llama-3.1),
-- its dataset is one that the published code treats in a way of its own (crux), or
-- any of its responses, also after the first N, holds a quoted `"answer":`: the prompt was answered
-  in the published form, and a response without it has no answer. With gold that would mark a right
-  response as wrong for its form alone, so that all have to hold it.
-
-Published selections stay as they are under these conditions. In all other items, each response is
-read by the first of json, boxed, answer and, if the gold is a number, number. After `answer:` the
-published word counts (`7` of `7, because`), so that votes are pooled as published, unless the gold
-is a number or has several words, which are compared with the line.
-
-For a numeric gold, text around a number is left out: `366 days` is 366. Of a line the first number
-counts, and of a box the only one, so that 2^{12} is not 12.
+Published selections stay as they are under these conditions. Answers of the dataset crux are
+Python literals and always read as published. In all other items, each response is read by the
+first of `answer_forms.READERS` that it holds; number and sentence are read if there is gold, by
+its type. These answers are compared as in `equal_answers`.
 
 Responses are read once, in time linear in their length, whatever a model wrote.
 """
@@ -38,13 +25,34 @@ import collections
 import contextlib
 import dataclasses
 import json
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from jaxscore.io.json_input import STRICT
+from jaxscore.systems.selection.answer_forms import (
+    ANSWER,
+    BOX,
+    JSON,
+    NUMBER,
+    READERS,
+    SENTENCE,
+    TAG,
+    Gold,
+    has_thoughts,
+    letter_of,
+    read_first,
+)
+from jaxscore.systems.selection.equal_answers import (
+    Same,
+    are_equal,
+    cleaned,
+    is_in_sentence,
+    readings,
+    spelling,
+)
 from jaxscore.systems.selection.math_answers import sanitise
+from jaxscore.systems.selection.numbers_in_text import number_of
 
 # Each value ends at the first character it cannot hold, so that no match is tried twice.
 QUOTED = re.compile(r'"answer"\s*:\s*"([^"]*)"')
@@ -56,68 +64,77 @@ BOXING = "Llama-3.1"  # in the name of a generator that may answer with a box
 CRUX = "crux"  # dataset whose answers are Python literals
 
 AUTO, PUBLISHED = "auto", "published"
-JSON, ANSWER, BOX, NUMBER = "json", "answer", "boxed", "number"
-FORMS = (JSON, ANSWER, BOX, NUMBER)
-RULES = (AUTO, PUBLISHED, *FORMS)
+FORMS = tuple(READERS)
+Rule = Literal["auto", "published", "tag", "json", "boxed", "answer", "number", "sentence"]
 NO_FORM = "none"  # of a response without a readable answer
-# In this order, since a box often stands after `answer:` and not the reverse.
-UNION = (JSON, BOX, ANSWER)
-BOX_OPENING = r"\boxed{"
-WORD_IN_BOX = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}\\]*)\}")
-# The markup around `answer:`, as **Answer:** or **Answer**:, and line ends after it.
-ANSWER_KEY = re.compile(r"\banswer(?:[ \t]{1,4}is)?[ \t*_]{0,8}:[ \t*_]{0,8}\n{0,2}", re.IGNORECASE)
-MARKUP = " \t\r*_`"
-# A minus belongs to a number if nothing stands before it that it could be subtracted from.
-ONE_NUMBER = re.compile(
-    r"(?:(?<![\w.)}\]])[-\u2212])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
-)
+WITHOUT_GOLD = (TAG, JSON, BOX, ANSWER)  # in this order, since a box often follows `answer:`
+BY_GOLD: dict[Gold, tuple[str, ...]] = {
+    "number": (*WITHOUT_GOLD, NUMBER),
+    "letter": (*WITHOUT_GOLD, SENTENCE),
+    "text": (*WITHOUT_GOLD, SENTENCE),
+}
 NO_READABLE_ANSWER = (
-    'no response has a readable answer. Accepted forms: JSON with an "answer", \\boxed{...}, '
-    "`answer: ...` and, if the gold is a number, a last number; --answer-rule names one of them"
+    "no response has a readable answer. Accepted forms: <answer>...</answer>, JSON with an "
+    '"answer", \\boxed{...}, `answer: ...` and, by the type of the gold, a last number or the last '
+    "sentence; --answer-rule names one of them"
 )
 RULE_HELP = (
-    "published: the reading of the published scripts. json, answer, boxed, number: that form "
-    'alone, which is JSON or "answer": ...; the line after the last `answer:`; the last closed '
-    "\\boxed{...}; the last number. auto (default): published for Llama-3.1 generators, the "
-    'dataset crux, and items with a response that holds "answer": (with gold, if all hold it); for '
-    "other items the first of json, boxed, answer and, if the gold is a number, number that a "
-    "response holds"
+    "published: the reading and comparison of the published scripts. tag, json, boxed, answer, "
+    "number, sentence: that form alone, which is <answer>...</answer>; JSON or "
+    '"answer": ...; \\boxed{...}; what follows `answer:` or `answer is`; the last number; the last '
+    "sentence. auto (default): the first of these that a response holds, number if the gold is "
+    "one, sentence if it is a letter or a text; published for the dataset crux and, without gold, "
+    'for Llama-3.1 generators and items with a response that holds "answer":'
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnswerRules:
-    """How the answers of one item are read and compared.
+    """The rules by which the answers of one item are read and compared.
 
     Attributes:
         generator: the model that wrote the responses; Llama 3.1 answers with boxes.
-        code: whether answers are Python literals, otherwise they are math.
-        symbolic: whether unequal answers are compared by SymPy too.
+        code: if True, answers are Python literals, otherwise they are math.
+        symbolic: if True, unequal published answers are compared by SymPy too.
         forms: the forms that are tried in this order, or None for the published reading.
-        numeric: whether the gold is a number.
-        word: whether the form `answer` is the published word if there is one, see `read_first`.
+        gold: the type of the right answer, or None if it is not known.
     """
 
     generator: str
     code: bool
     symbolic: bool
     forms: tuple[str, ...] | None = None
-    numeric: bool = False
-    word: bool = False
+    gold: Gold | None = None
 
     def read(self, response: str | None) -> tuple[str, str] | None:
-        """What a response's answer is compared by, and its form; None without a readable answer."""
+        """Return a response's answer and its form; None without a readable answer."""
         if response is None:
             return None
         if self.forms is None:
-            found = read_published(response, self.generator)
-        else:
-            found = read_first(response, self.forms, numeric=self.numeric, word=self.word)
-        return None if found is None else (self.form(found[0]), found[1])
+            return read_published(response, self.generator)
+        return read_first(response, self.forms, self.gold)
 
-    def form(self, answer: str) -> str:
-        """What an answer is compared by: equal answers have the same form."""
-        return (code_form if self.code else math_form)(answer)
+    def spelling(self, answer: str) -> str:
+        """Return the text by which an answer is compared: equal answers have the same."""
+        if self.code:
+            return code_form(answer)
+        return math_form(answer) if self.forms is None else spelling(answer)
+
+    def accepts(self, gold: str, answer: str, form: str | None, same: Same | None) -> bool:
+        """Return True if an answer, as it was read, is the gold's.
+
+        Args:
+            same: compares answers of other spellings; None if these differ.
+        """
+        if self.forms is None or self.code:
+            pair = self.spelling(answer), self.spelling(gold)
+            return pair[0] == pair[1] or (same is not None and same(*pair))
+        if self.gold == "letter" and (letter := letter_of(gold)) is not None:
+            return letter == answer
+        if form == SENTENCE:
+            return is_in_sentence(gold, answer, same)
+        texts = [answer] if self.gold == "number" else readings(answer)
+        return any(are_equal(gold, text, same) for text in texts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,24 +143,32 @@ class Answers:
 
     Attributes:
         rules: by which they were read.
-        texts: what each response is compared by; None without a readable answer.
-        forms: of each answer, one of `FORMS`; None without a readable answer.
+        answers: of each response, as it was read; None without a readable answer.
+        texts: the spelling by which each answer is compared, or None.
+        forms: of each answer, one of `FORMS`, or None.
     """
 
     rules: AnswerRules
+    answers: list[str | None]
     texts: list[str | None]
     forms: list[str | None]
+
+    @property
+    def n_unreadable(self) -> int:
+        """The number of responses without a readable answer."""
+        return self.answers.count(None)
 
 
 def read_answers(responses: Iterable[str | None], rules: AnswerRules) -> Answers:
     """Read the answer of each response."""
-    found = [rules.read(response) for response in responses]
-    texts, forms = ([answer and answer[k] for answer in found] for k in (0, 1))
-    return Answers(rules, texts, forms)
+    read = [rules.read(response) for response in responses]
+    answers, forms = ([pair and pair[k] for pair in read] for k in (0, 1))
+    texts = [None if answer is None else rules.spelling(answer) for answer in answers]
+    return Answers(rules, answers, texts, forms)
 
 
 def count_forms(items: Iterable[Answers]) -> dict[str, Any]:
-    """Number of responses by form of answer, and number of items that are read as published."""
+    """Count responses by form of answer and without one, and items that are read as published."""
     counted: collections.Counter[str] = collections.Counter()
     n_published = n_other = 0
     for answers in items:
@@ -158,12 +183,20 @@ def count_forms(items: Iterable[Answers]) -> dict[str, Any]:
 
 
 def form_lines(counts: Mapping[str, Any]) -> list[str]:
-    """`count_forms` as a line of a command, or nothing if all items are read as published."""
+    """Return `count_forms` as a line, or nothing if all items are read as published."""
     if not (n := counts.get("n_read_by_form")):
         return []
     forms = ", ".join(f"{k} {form}" for form, k in counts["answer_forms"].items() if k)
     n_items = n + counts["n_read_as_published"]
-    return [f"{n} of {n_items} items are not in the published form; responses by form: {forms}"]
+    return [f"{n} of {n_items} items are read by the form of their answers: {forms}"]
+
+
+def unreadable_line(n: int, n_responses: int) -> list[str]:
+    """Return the line on responses without a readable answer, which are wrong; none of 0."""
+    if not n:
+        return []
+    verbs = ("has", "counts") if n == 1 else ("have", "count")
+    return [f"{n} of {n_responses} responses {verbs[0]} no readable answer and {verbs[1]} as wrong"]
 
 
 def answer_rules(
@@ -173,23 +206,24 @@ def answer_rules(
     rule: str = AUTO,
     gold: Any = None,
 ) -> AnswerRules:
-    """The rules of an item, from its fields.
+    """Return the rules of an item, from its fields.
 
     Args:
         first: fields of the file's first item, whose `generator` and `dataset` hold for items
             that have none.
         responses: all responses of the item.
-        rule: one of `RULES`; `auto` is defined in the module's docstring.
+        rule: one of `Rule`; `auto` is defined in the module's docstring.
         gold: the item's right answer as the file has it, or None.
     """
     generator = _text(fields, "generator") or _text(first, "generator")
     code = (_text(fields, "dataset") or _text(first, "dataset")) == CRUX
-    golds = _golds(gold)
-    numeric = bool(golds) and all(map(_is_number, golds))
+    responses = [text for text in responses if isinstance(text, str)]
+    gold_type = _gold_type(_golds(gold))
     forms: tuple[str, ...] | None
     if rule == AUTO:
-        known = code or BOXING in generator or _are_published(responses, graded=bool(golds))
-        forms = None if known else (*UNION, NUMBER) if numeric else UNION
+        is_published = code or (gold_type is None and _are_published(responses, generator))
+        forms = WITHOUT_GOLD if gold_type is None else BY_GOLD[gold_type]
+        forms = None if is_published else forms
     else:
         forms = None if rule == PUBLISHED else (rule,)
     return AnswerRules(
@@ -197,32 +231,39 @@ def answer_rules(
         code=code,
         symbolic="amps_hard" in (_text(fields, "subtask") or _text(fields, "task")),
         forms=forms,
-        numeric=numeric,
-        word=rule == AUTO and not numeric and all(len(str(answer).split()) < 2 for answer in golds),
+        gold=gold_type,
     )
 
 
-def _are_published(responses: Iterable[Any], *, graded: bool) -> bool:
-    """Whether responses are answered in the published form."""
-    holds = [_json(text) is not None for text in responses if isinstance(text, str)]
-    return any(holds) and (all(holds) or not graded)
+def _are_published(responses: Iterable[str], generator: str) -> bool:
+    """Return True if responses are answered in the published form."""
+    if any(has_thoughts(text) for text in responses):
+        return False
+    return BOXING in generator or any(_json(text) is not None for text in responses)
 
 
 def _golds(gold: Any) -> list[Any]:
-    """The acceptable answers; none for a gold that is null or blank."""
+    """Return the acceptable answers, or verdicts; none for a gold that is null or blank."""
     if gold is None or (isinstance(gold, str) and not gold.strip()):
         return []
     if isinstance(gold, str) and gold.lstrip().startswith("["):  # a cell of a table
         with contextlib.suppress(ValueError, RecursionError):
-            gold = STRICT.decode(gold)
+            value = STRICT.decode(gold)
+            if isinstance(value, list) and all(isinstance(entry, str | bool) for entry in value):
+                return value
     return gold if isinstance(gold, list) else [gold]
 
 
-def _is_number(gold: Any) -> bool:
-    """Whether a right answer is one number, as 1,000 or $3.50 or 1/2."""
-    if isinstance(gold, str):
-        return _value(gold) is not None
-    return isinstance(gold, int | float) and not isinstance(gold, bool)
+def _gold_type(golds: Sequence[Any]) -> Gold | None:
+    """Return the type of the acceptable answers, or None if there is no answer."""
+    texts = [str(gold) for gold in golds if not isinstance(gold, bool)]
+    if not texts:
+        return None
+    if all(number_of(cleaned(text)) is not None for text in texts):
+        return "number"
+    if all(re.fullmatch(r"\s*\(?[A-Z]\)?[.:]?\s*", text) for text in texts):
+        return "letter"
+    return "text"
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
@@ -245,101 +286,12 @@ def read_published(response: str, generator: str = "") -> tuple[str, str] | None
     return None
 
 
-def read_first(
-    response: str, forms: Sequence[str], *, numeric: bool = False, word: bool = False
-) -> tuple[str, str] | None:
-    """The answer of the first form that the response holds, and that form; None without any.
-
-    Args:
-        forms: of `FORMS`, in the order in which they are tried.
-        numeric: the gold is a number: a box or a line that is none is read as the number in it,
-            see above; a line without one is no answer.
-        word: `answer:` is read as published, unless nothing or only Markdown follows it.
-    """
-    for form in forms:
-        answer = _answer_word(response) if word and form == ANSWER else None
-        answer = answer or READERS[form](response)
-        if answer is not None and numeric and form in (BOX, ANSWER):
-            answer = _number_in(answer, form)
-        if answer is not None:
-            return answer, form
-    return None
-
-
 def _json(response: str) -> str | None:
     found = first_object(response)
     if found is not None and "answer" in found:
         return str(found["answer"])
     match = QUOTED.search(response) or BARE.search(response)
     return match.group(1) if match else None
-
-
-def _last_box(response: str) -> str | None:
-    start = response.rfind(BOX_OPENING)
-    depth, inside = 1, start + len(BOX_OPENING)
-    for brace in re.finditer("[{}]", response[inside:]) if start >= 0 else ():
-        depth += 1 if brace.group() == "{" else -1
-        if not depth:
-            content = response[inside : inside + brace.start()].strip()
-            word = WORD_IN_BOX.fullmatch(content)
-            return (word.group(1).strip() if word else content) or None
-    return None
-
-
-def _answer_line(response: str) -> str | None:
-    last = _last_match(ANSWER_KEY, response)
-    if last is None:
-        return None
-    return _without_markup(response[last.end() :].partition("\n")[0])
-
-
-def _answer_word(response: str) -> str | None:
-    """The published reading of `answer:`."""
-    match = BARE_KEY.search(response)
-    return _without_markup(match.group(1)) if match else None
-
-
-def _without_markup(text: str) -> str | None:
-    return text.strip(MARKUP).removesuffix(".").rstrip(MARKUP) or None
-
-
-def _value(text: str) -> float | None:
-    with contextlib.suppress(ValueError):
-        value = float(math_form(text))
-        return value if math.isfinite(value) else None
-    return None
-
-
-def _number_in(text: str, form: str) -> str | None:
-    """A box or a line as a number, see `read_first`."""
-    if _value(text) is not None:
-        return text
-    numbers = [match.group() for match in ONE_NUMBER.finditer(text)]
-    if form == BOX and len(numbers) != 1:
-        return text
-    return _plain_minus(numbers[0]) if numbers else None
-
-
-def _last_number(response: str) -> str | None:
-    last = _last_match(ONE_NUMBER, response)
-    return None if last is None else _plain_minus(last.group())
-
-
-def _plain_minus(number: str) -> str:
-    return number.replace("\u2212", "-")
-
-
-def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    last = collections.deque(pattern.finditer(text), maxlen=1)
-    return last[0] if last else None
-
-
-READERS: dict[str, Callable[[str], str | None]] = {
-    JSON: _json,
-    BOX: _last_box,
-    ANSWER: _answer_line,
-    NUMBER: _last_number,
-}
 
 
 def first_object(response: str) -> dict[str, Any] | None:

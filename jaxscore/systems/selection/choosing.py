@@ -29,10 +29,10 @@ from jaxscore.systems.selection.answers import (
     answer_rules,
     read_answers,
 )
+from jaxscore.systems.selection.equal_answers import Same
 from jaxscore.systems.selection.grading import (
     MAJORITY,
     Chooser,
-    Same,
     grade_choices,
     is_empty,
     read_gold,
@@ -40,7 +40,7 @@ from jaxscore.systems.selection.grading import (
 )
 from jaxscore.systems.selection.ranking import Choice, majority
 from jaxscore.systems.selection.report import count_responses, printed_lines, report
-from jaxscore.systems.selection.symbolic import TIME_LIMIT, SymbolicComparison
+from jaxscore.systems.selection.symbolic import TIME_LIMIT, UNVERIFIED, SymbolicComparison
 
 # Fields of a record that the same field of an item, from another step, must not replace.
 RESULTS = ("within_noise", "answer_form", "fallback", "choice_notes", "considered")
@@ -85,9 +85,9 @@ class Context:
     symbolic: SymbolicComparison
 
     def same(self, candidates: Candidates) -> Same | None:
-        """Return the comparison of unequal answers by SymPy, or None if the item needs none."""
+        """Return the comparison of answers of other spellings, or None if the item needs none."""
         answers = candidates.answers
-        return self.symbolic.equal if answers is not None and answers.rules.symbolic else None
+        return None if answers is None else self.symbolic.comparison(answers.rules)
 
 
 class Selection(LenientSystem):
@@ -215,8 +215,6 @@ class Selection(LenientSystem):
         record = self.chosen_record(candidates, choice)
         if choice.fallback is not None:
             record["fallback"] = choice.fallback
-        if choice.notes:
-            record["choice_notes"] = [*choice.notes]
         considered: dict[str, Any] = {}
         answers = candidates.answers
         if answers is not None and answers.rules.forms and self.counts_forms(context.settings):
@@ -228,6 +226,8 @@ class Selection(LenientSystem):
                 is_readable = self._grade(record, considered, candidates, choice, context)
             except InputError as problem:
                 record["error"] = str(problem)
+        if notes := [*choice.notes, *_notes_of_symbolic(context.symbolic)]:
+            record["choice_notes"] = notes
         return record | ({"considered": considered} if considered else {}), is_readable
 
     def _grade(
@@ -258,7 +258,9 @@ class Selection(LenientSystem):
         if gold is None:
             return False
         same = context.same(candidates)
-        right = gold.right(candidates.texts, rules, same)
+        right = gold.right(len(candidates.responses), answers, same)
+        if answers is not None and gold.verdicts is None:
+            considered["n_unreadable"] = answers.n_unreadable
         ways = self.ways(candidates, choice, context)
         if answers is not None:
             ways = {MAJORITY: majority(candidates.texts, same), **ways}
@@ -357,6 +359,21 @@ class Selection(LenientSystem):
             fields, context.first, fields[self.responses_field], settings.answer_rule, gold
         )
         return read_answers(responses, rules)
+
+
+def _notes_of_symbolic(symbolic: SymbolicComparison) -> list[str]:
+    """Note that expressions of the item could not all be compared."""
+    notes = [UNVERIFIED] if symbolic.is_unverified else []
+    if not symbolic.timeouts and not symbolic.exhausted:
+        return notes
+    taken = "SymPy took its time over all its answers"
+    if symbolic.timeouts:
+        times = "once" if symbolic.timeouts == 1 else f"{symbolic.timeouts} times"
+        taken = f"SymPy ran out of time or memory {times}"
+    return [
+        *notes,
+        f"{taken}, so the rest was compared as text" if symbolic.exhausted else taken,
+    ]
 
 
 def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:

@@ -6,6 +6,7 @@ two ways differ by pairs: the difference to the first sample is taken item by it
 
 import contextlib
 import dataclasses
+import functools
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import STRICT, json_kind
-from jaxscore.systems.selection.answers import NO_READABLE_ANSWER, AnswerRules
+from jaxscore.systems.selection.answers import NO_READABLE_ANSWER, Answers, unreadable_line
+from jaxscore.systems.selection.equal_answers import Same
 
 FIRST, MAJORITY, ORACLE = "first sample", "majority vote", "oracle"
 MOST_WRONG = 50  # wrong choices that are listed
@@ -23,8 +25,6 @@ NO_EQUALITY = "expected a list of true or false for each response: texts of code
 
 # Of N, the index of the response that a way takes among the first N; None if it has no choice.
 Chooser = Callable[[int], int | None]
-# Whether two unequal answers are the same after all.
-Same = Callable[[str, str], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,29 +39,25 @@ class Gold:
     answers: tuple[str, ...] = ()
     verdicts: tuple[bool, ...] | None = None
 
-    def right(
-        self,
-        answers: Sequence[str | None],
-        rules: AnswerRules | None = None,
-        same: Same | None = None,
-    ) -> list[bool]:
-        """Whether each of the first responses is right; one without an answer is not.
+    def right(self, n: int, answers: Answers | None = None, same: Same | None = None) -> list[bool]:
+        """Return True for each of the first n responses that is right; without an answer none is.
 
         Args:
-            answers: what these responses are compared by.
-            rules: by which they were read; None is enough for verdicts.
+            answers: of these responses; None is enough for verdicts.
+            same: see `AnswerRules.accepts`.
         """
         if self.verdicts is not None:
-            return [*self.verdicts[: len(answers)]]
-        assert rules is not None
-        accepted = [rules.form(answer) for answer in self.answers]
+            return [*self.verdicts[:n]]
+        assert answers is not None
 
-        def fits(answer: str) -> bool:
-            if answer in accepted:
-                return True
-            return same is not None and any(same(answer, one) for one in accepted)
+        @functools.cache
+        def is_right(answer: str, form: str | None) -> bool:
+            return any(answers.rules.accepts(gold, answer, form, same) for gold in self.answers)
 
-        return [answer is not None and fits(answer) for answer in answers]
+        return [
+            answer is not None and is_right(answer, form)
+            for answer, form in zip(answers.answers, answers.forms, strict=True)
+        ]
 
 
 def read_gold(
@@ -226,12 +222,15 @@ def grade_choices(
     graded: list[Mapping[str, Any]] = []
     without: list[str] = []
     wrong: list[tuple[float, int]] = []
-    is_unreadable = True
+    is_unreadable, n_unreadable, n_compared = True, 0, 0
     for place, record in enumerate(records):
         considered = record.get("considered", {})
         if "right" in considered:
             graded.append(considered)
             is_unreadable = is_unreadable and record["right"] is None
+            if "n_unreadable" in considered:
+                n_unreadable += considered["n_unreadable"]
+                n_compared += len(considered["right"])
             if not considered["right"][considered["taken"][way][-1]]:
                 wrong.append((-(record.get("confidence") or 0.0), place))
         elif "error" not in record:
@@ -253,9 +252,12 @@ def grade_choices(
     elif marks.n < ENOUGH:
         headline = f"right: no share, since {marks.n} items have gold"
     else:
-        headline = (
-            f"right: {percent(accuracy[way])} of {marks.n} items, {percent(accuracy[FIRST])} of "
-            "the first samples"
+        headline = "; ".join(
+            [
+                f"right: {percent(accuracy[way])} of {marks.n} items, {percent(accuracy[FIRST])} "
+                "of the first samples",
+                *unreadable_line(n_unreadable, n_compared),
+            ]
         )
     details = {
         "chosen_by": way,
@@ -268,7 +270,13 @@ def grade_choices(
         ],
         **({"no_share": NO_READABLE_ANSWER} if is_unreadable else {}),
     }
-    numbers = {"n_with_gold": marks.n, "n_without_gold": len(without), "accuracy": accuracy}
+    numbers = {
+        "n_with_gold": marks.n,
+        "n_without_gold": len(without),
+        "accuracy": accuracy,
+        "n_unreadable": n_unreadable,
+        "n_compared": n_compared,
+    }
     return Grades(numbers, details, headline, is_unreadable)
 
 

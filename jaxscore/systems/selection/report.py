@@ -14,7 +14,7 @@ from jaxscore.report.sections import (
     table_by_n,
     yes_no,
 )
-from jaxscore.systems.selection.answers import form_lines
+from jaxscore.systems.selection.answers import form_lines, unreadable_line
 from jaxscore.systems.selection.grading import ENOUGH, percent
 
 COUNTS = {
@@ -37,7 +37,7 @@ def report(source: Source) -> Document:
         system=source.system,
         title=f"Choices between sampled responses{by}",
         verdict=sentence(source.headline),
-        cards=_cards(rows),
+        cards=[*_unreadable_card(record), *_cards(rows)],
         charts=[
             *by_n("Share of right choices", rows, "responses"),
             *by_n("Share of right choices by power", by_power, "responses"),
@@ -50,6 +50,14 @@ def report(source: Source) -> Document:
         ],
         about=[_counted(record["summary"])],
     )
+
+
+def _unreadable_card(record: Mapping[str, Any]) -> list[Card]:
+    """The responses without a readable answer, which the shares next to it count as wrong."""
+    if not _unreadable(summary := record["summary"], record):
+        return []
+    note = f"of {summary['n_compared']:,} responses; they count as wrong"
+    return [Card("No readable answer", f"{summary['n_unreadable']:,}", note)]
 
 
 def _cards(rows: Sequence[Mapping[str, Any]]) -> list[Card]:
@@ -88,6 +96,7 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
     if "no_share" in record:
         return [*parts, f"There is no share: {text(record['no_share'])}."]
     rows = record["accuracy"]
+    parts += [f"{line}." for line in _unreadable(record["summary"], record)]
     parts += [
         f"Of {n} items with gold, with Wilson's 95% interval. The first N responses of an item are "
         "considered; an item with fewer has all of them considered.",
@@ -149,7 +158,8 @@ def printed_lines(
     summary: Mapping[str, Any], details: Mapping[str, Any], fallbacks: Mapping[str, str]
 ) -> list[str]:
     """What a choice was made between, what did not decide it, and how often it is right."""
-    lines = [_line_of_n(summary)] if "best_n" in summary else []
+    lines = _unreadable(summary, details)
+    lines += [_line_of_n(summary)] if "best_n" in summary else []
     lines += [
         f"fallback, {count} of {summary['n_items']} items: {fallbacks[name]}"
         for name, count in summary.get("fallbacks", {}).items()
@@ -162,6 +172,13 @@ def printed_lines(
         within = summary["n_within_noise"]
         lines.append(f"{within} of {n} within the noise: rounding could turn their answer")
     return [*lines, *_accuracy_lines(details)]
+
+
+def _unreadable(summary: Mapping[str, Any], details: Mapping[str, Any]) -> list[str]:
+    """Return the line on responses without a readable answer, if shares count these."""
+    if "no_share" in details:
+        return []
+    return unreadable_line(summary.get("n_unreadable", 0), summary.get("n_compared", 0))
 
 
 def _line_of_n(summary: Mapping[str, Any]) -> str:

@@ -34,12 +34,7 @@ from jaxscore.systems.selection.ranking import (
     select,
     vote,
 )
-from jaxscore.systems.selection.symbolic import (
-    MOST_LIMITS,
-    MOST_TIMEOUTS,
-    TIME_LIMIT,
-    SymbolicComparison,
-)
+from jaxscore.systems.selection.symbolic import MOST_LIMITS, MOST_TIMEOUTS, TIME_LIMIT
 
 DAY = 86400.0  # seconds
 POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # graded beside the power of the run
@@ -78,7 +73,7 @@ class RankedSelection(Selection):
         notes = selection.oddities(candidates.responses, candidates.confidences)
         if choice.fallback is not None:
             notes.insert(0, f"{self.fallbacks[choice.fallback]}, {TAKEN[choice.fallback]}")
-        return dataclasses.replace(choice, notes=[*notes, *_notes_of_sympy(context.symbolic)])
+        return dataclasses.replace(choice, notes=notes)
 
     def chosen_record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
         return {
@@ -91,17 +86,6 @@ class RankedSelection(Selection):
 
     def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         return {**repeated(without_ids(fields), "output"), "output": [], "confidence": None}
-
-
-def _notes_of_sympy(symbolic: SymbolicComparison) -> list[str]:
-    """Note that SymPy could not compare all answers of the item."""
-    if not symbolic.timeouts and not symbolic.exhausted:
-        return []
-    taken = "SymPy took its time over all its answers"
-    if symbolic.timeouts:
-        times = "once" if symbolic.timeouts == 1 else f"{symbolic.timeouts} times"
-        taken = f"SymPy ran out of time or memory {times}"
-    return [f"{taken}, so the rest was compared as text" if symbolic.exhausted else taken]
 
 
 def _n_responses(items: Items, best_n: int) -> int:
@@ -173,13 +157,16 @@ class Select(RankedSelection):
         "output": ["{\\"reasoning\\": \\"…\\", \\"answer\\": \\"42\\"}", "I do not know"],
         "confidence_list": [12.3, 19.8]}]
 
-    A response is read as published in items of a Llama-3.1 generator, of the
-    dataset crux, and with a response that holds "answer": (with --gold, if all do).
-    Its answer is then the first of: `answer` of the first JSON object; the text
-    after "answer":; for Llama-3.1 generators a \\boxed{…} near the end.
-    In other items it is the first of: JSON as above (json), the last \\boxed{…}
-    (boxed), what follows `answer:` (answer) and, if the gold is a number, the last
-    number (number). So --gold can change the choice, and not its grade alone.
+    The answer of a response is the first of: the last <answer>…</answer> (tag), the
+    last JSON object with an `answer` (json), the last \\boxed{…} (boxed), what
+    follows the last `answer:` or `answer is` (answer) and, with --gold, the last
+    number if the gold is one (number), or the last sentence if it is a letter or a
+    text (sentence). So --gold can change the choice, and not its grade alone.
+    Thoughts before </think> do not count.
+    The dataset crux is read as published and, without --gold, so are items of a
+    Llama-3.1 generator or with a response that holds "answer":. The answer is then
+    the first of: `answer` of the first JSON object; the text after "answer":; for
+    Llama-3.1 generators a \\boxed{…} near the end.
     --answer-rule names one way for all items.
 
     output, the same items with
@@ -188,14 +175,15 @@ class Select(RankedSelection):
       within_noise  where `confidence_settings` hold `noise` (`self-certainty
                     --audit-noise`): whether a response with another answer is less
                     certain by no more than twice that
-      answer_form   of an item that is not read as published: json, boxed, answer,
-                    number, or null without a readable answer
+      answer_form   of an item that is not read as published: tag, json, boxed,
+                    answer, number, sentence, or null without a readable answer
       fallback      why confidences did not decide: no_answer, no_confidence
       choice_notes  irregularities of the item, such as a response that is null
       considered    what reports are made from: `forms` of all considered answers,
                     if the item is not read as published; with --gold `right` of
-                    each, and `taken`, what each way takes of the first 1, 2, 4,
-                    ... and of all of them
+                    each, `n_unreadable`, how many have no readable answer, and
+                    `taken`, what each way takes of the first 1, 2, 4, ... and of
+                    all of them
       Where no response has an answer, the first one is kept, at -1e9 as published;
       where none with an answer has a confidence, the first of them, at null. These
       fallbacks are counted apart. A response that is null has no answer; a
@@ -209,8 +197,10 @@ class Select(RankedSelection):
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's
-    and an oracle's, and is in the report. If no response has a readable answer,
-    there is no share, and the exit code is 1.
+    and an oracle's, and is in the report. Answers are compared as `vote` does; the
+    last sentence has to hold the gold as whole words. Responses without a readable
+    answer count as wrong, and are counted next to the shares. If no response has
+    one, there is no share, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
@@ -244,13 +234,14 @@ class Vote(RankedSelection):
                    "{\\"answer\\": 3}"],
         "confidence_list": [12.3, 11.0, 19.8]}]
 
-    Answers are found as `select` finds them: --gold can change the choice, not only
-    its grade, since with a numeric gold a response without another form is read by
-    its last number. Answers are equal if they are the same after normalization:
-    1/2, .5 and \\frac{1}{2}; 1,000 and 1000; AAAA and A. Items with
-    "dataset": "crux" hold code: only the quotes around an answer are removed. If
-    `task` or `subtask` contains amps_hard, SymPy also compares answers that differ:
-    they are equal if their difference is below 0.001.
+    Answers are read as `select` reads them, so --gold can change the choice.
+    Numbers are equal if their values are: 1/2, .5 and \\frac{1}{2}; 1,000 and 1000;
+    lists if their entries are, words without case. Math-Verify, if it is installed,
+    compares expressions: x+1 and 1+x. Answers that are read as published are equal
+    if they are the same after the published normalization, which drops commas; of
+    the dataset crux, without the quotes around them. If `task` or `subtask`
+    contains amps_hard, SymPy also compares published answers that differ: they are
+    equal if their difference is below 0.001.
 
     output, the same items with
       output        the first response of the winning answer, in a list
@@ -271,8 +262,9 @@ class Vote(RankedSelection):
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's,
-    an oracle's and votes of other powers, and is in the report. If no response has
-    a readable answer, there is no share, and the exit code is 1.
+    an oracle's and votes of other powers, and is in the report. Responses without a
+    readable answer count as wrong, and are counted next to the shares. If no
+    response has one, there is no share, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable

@@ -1,4 +1,9 @@
-r"""Compares two LaTeX answers as expressions with SymPy, in a separate process.
+r"""Compares two LaTeX answers as expressions, in a separate process.
+
+| answers | library |
+|---|---|
+| read as published, of amps_hard | SymPy, with its LaTeX parser |
+| others | Math-Verify, with SymPy; if it is not installed, they are compared as text |
 
 SymPy may need forever, or all memory, for a short text (`9^{9^{9^9}}`), and nothing inside a
 process can stop it reliably. So each question has a time limit, after which the process is ended
@@ -6,6 +11,7 @@ and the two answers count as different; the next question starts another.
 """
 
 import contextlib
+import functools
 import re
 import time
 from pathlib import Path
@@ -13,11 +19,17 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io.child_process import ChildProcess, RestartedProcess
+from jaxscore.systems.selection.answers import AnswerRules
+from jaxscore.systems.selection.equal_answers import LONGEST, Same, are_equal
 
 WORKER = Path(__file__).with_name("symbolic_worker.py")
+SYMPY, MATH_VERIFY = "sympy", "math_verify"
 TIME_LIMIT = 5.0  # seconds, as published
 INSTALL = "pip install sympy 'antlr4-python3-runtime==4.11.*'"  # as the extra `math` has them
-LONGEST = 2000  # characters; longer answers are texts, not expressions
+UNVERIFIED = (
+    "Math-Verify is not installed, so expressions were compared as text; pip install math-verify "
+    "'antlr4-python3-runtime==4.11.*'"
+)
 # Of one item, after which its answers are compared as text: questions without a reply in time,
 # and time limits that all its questions may take together, since many may each need nearly one.
 MOST_TIMEOUTS, MOST_LIMITS = 3, 12
@@ -26,22 +38,40 @@ MOST_TIMEOUTS, MOST_LIMITS = 3, 12
 class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]):
     """Compares answers of one item after another; a context manager that owns the process.
 
-    The process is started by the first question, so items without one cost nothing.
+    A process is started by the first question for its library, so items without one cost nothing.
+
+    Attributes:
+        is_unverified: True if Math-Verify is not installed, and this item needs it.
     """
 
     def __init__(self, time_limit: float = TIME_LIMIT) -> None:
         self.time_limit = time_limit
         self.timeouts, self._seconds = 0, 0.0  # of this item
-        self._worker = RestartedProcess(lambda: _started(time_limit))
-        self._known: dict[str, bool] = {}  # whether SymPy can work with a text
-        self._equal: dict[tuple[str, str], bool] = {}
+        self.is_unverified = self._lacks_math_verify = False
+        self._workers = {
+            library: RestartedProcess(functools.partial(_started, time_limit, library))
+            for library in (SYMPY, MATH_VERIFY)
+        }
+        # By library: if it can work with a text, and if it finds two of them equal.
+        self._known: dict[tuple[str, str], bool] = {}
+        self._equal: dict[tuple[str, str, str], bool] = {}
+        self._are_equal = functools.lru_cache(1 << 16)(
+            lambda gold, answer: are_equal(gold, answer, self.verify)
+        )
 
     def __exit__(self, *_: object) -> None:
-        self._worker.end()
+        for worker in self._workers.values():
+            worker.end()
+
+    def comparison(self, rules: AnswerRules) -> Same | None:
+        """Return the comparison of answers of different spellings; None if those differ."""
+        if rules.forms is None or rules.code:
+            return self.equal if rules.symbolic else None
+        return self._are_equal
 
     def next_item(self) -> None:
         """Forget how much time the last item took."""
-        self.timeouts, self._seconds = 0, 0.0
+        self.timeouts, self._seconds, self.is_unverified = 0, 0.0, False
 
     @property
     def exhausted(self) -> bool:
@@ -54,41 +84,57 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
         False if it cannot read one of them, or runs out of time.
         """
         pair = (expression(one), expression(other))
-        if pair[0] == pair[1]:
-            return True
-        if max(map(len, pair)) > LONGEST:
-            return False
-        if pair not in self._equal:
-            if not all(map(self._is_known, pair)) or self.exhausted:
-                return False
-            reply = self._ask({"compare": pair})
-            self._equal[pair] = reply is not None and reply["equal"]
-        return self._equal[pair]
+        return pair[0] == pair[1] or self._compare(SYMPY, *pair)
 
-    def _is_known(self, text: str) -> bool:
+    def verify(self, gold: str, answer: str) -> bool:
+        """Return True if Math-Verify finds two expressions equal.
+
+        False if it is not installed, cannot read one of them, or runs out of time.
+        """
+        if not self._lacks_math_verify:
+            try:
+                return self._compare(MATH_VERIFY, gold, answer)
+            except InputError:
+                self._lacks_math_verify = True
+        self.is_unverified = True
+        return False
+
+    def _compare(self, library: str, one: str, other: str) -> bool:
+        if max(len(one), len(other)) > LONGEST:
+            return False
+        if (library, one, other) not in self._equal:
+            are_known = self._is_known(library, one) and self._is_known(library, other)
+            if not are_known or self.exhausted:
+                return False
+            reply = self._ask(library, {"compare": (one, other)})
+            self._equal[library, one, other] = reply is not None and reply["equal"]
+        return self._equal[library, one, other]
+
+    def _is_known(self, library: str, text: str) -> bool:
         # Alone first: a text that hangs by itself is then set aside, and cannot take its time
         # again from every answer it is compared with.
-        if text not in self._known:
+        if (library, text) not in self._known:
             if self.exhausted:
                 return False
-            reply = self._ask({"check": text})
-            self._known[text] = reply is not None and reply["known"]
-        return self._known[text]
+            reply = self._ask(library, {"check": text})
+            self._known[library, text] = reply is not None and reply["known"]
+        return self._known[library, text]
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """The reply; None when there was none in time, or the process died of the question."""
-        self._worker.start()
+    def _ask(self, library: str, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the reply; None without one in time, or if the process died of the question."""
+        worker = self._workers[library]
+        worker.start()
         started = time.monotonic()
-        reply = self._worker.ask(question, self.time_limit)
+        reply = worker.ask(question, self.time_limit)
         self._seconds += time.monotonic() - started
         self.timeouts += reply is None
         return reply
 
 
-def _started(time_limit: float) -> ChildProcess:
+def _started(time_limit: float, library: str) -> ChildProcess:
     # A fixed hash seed: the order of SymPy's sets, and with it what simplify finds, is the same
     # every time.
-    process = ChildProcess(WORKER, [str(time_limit)], {"PYTHONHASHSEED": "0"})
+    process = ChildProcess(WORKER, [str(time_limit), library], {"PYTHONHASHSEED": "0"})
     started = process.started or {"missing": "no reply from its process"}
     if started["missing"] is not None:
         process.end()

@@ -1,12 +1,13 @@
-"""The process that reads LaTeX with SymPy: `symbolic.py` starts it, and ends it when it hangs.
+"""The process that compares LaTeX: `symbolic.py` starts it, and ends it when it hangs.
 
-Run by path with the seconds that a question may take. It imports nothing of jaxscore, so that it
-starts fast. A question is a line of JSON on stdin, its answer a line on stdout:
+Run by path with the seconds that a question may take, and the library: sympy or math_verify. It
+imports nothing of jaxscore, so that it starts fast. A question is a line of JSON on stdin, its
+answer a line on stdout:
 
-    {"check": TEXT}          {"known": can SymPy read it and simplify it}
-    {"compare": [A, B]}      {"equal": is |simplify(A - B)| < 0.001}
+    {"check": TEXT}          {"known": can the library read it, and SymPy simplify it}
+    {"compare": [A, B]}      {"equal": sympy: is |simplify(A - B)| < 0.001}
 
-It writes one line of its own accord when SymPy is loaded, or was not: {"missing": null or WHY}.
+It writes one line unasked when the library is loaded, or was not: {"missing": null or WHY}.
 """
 
 import functools
@@ -15,8 +16,9 @@ import os
 import runpy
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MEMORY = 2 << 30  # bytes of address space; a power tower asks for much more
 TOLERANCE = 0.001  # the published one: 0.577 is 1/sqrt(3)
@@ -25,14 +27,14 @@ _confine = functools.partial(_SHARED["confine"], MEMORY)
 
 
 def main() -> None:
-    limit = float(sys.argv[1])
+    limit, library = float(sys.argv[1]), LIBRARIES[sys.argv[2]]
     # What a library prints must not come between our lines.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     warnings.simplefilter("ignore")
 
     try:
-        _parsed("1")  # loads the grammar too
+        library.parsed("1")  # loads the grammar too
     except Exception as problem:
         _reply(replies, {"missing": str(problem)})
         return
@@ -40,7 +42,7 @@ def main() -> None:
     _confine()  # from here on, since the import may write compiled modules
     for line in sys.stdin:
         with _SHARED["alarm"](_SHARED["ORPHANED"] * limit):
-            answer = _answer(json.loads(line))
+            answer = _answer(library, json.loads(line))
         _reply(replies, answer)
 
 
@@ -49,10 +51,10 @@ def _reply(replies: Any, answer: dict[str, Any]) -> None:
     replies.flush()
 
 
-def _answer(question: dict[str, Any]) -> dict[str, bool]:
+def _answer(library: "Library", question: dict[str, Any]) -> dict[str, bool]:
     if "check" in question:
-        return {"known": _known(question["check"])}
-    return {"equal": _equal(*question["compare"])}
+        return {"known": library.known(question["check"])}
+    return {"equal": library.equal(*question["compare"])}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -88,6 +90,39 @@ def _equal(one: str, other: str) -> bool:
     except Exception:  # what cannot be subtracted or compared is not equal
         return False
 
+
+@functools.lru_cache(maxsize=1024)
+def _verifiable(text: str) -> list[Any]:
+    # Of LaTeX alone: its reader of plain expressions runs them as Python. Limits of time are ours.
+    from math_verify import LatexExtractionConfig, parse
+
+    reader = [LatexExtractionConfig()]
+    read: list[Any] = parse(f"${text}$", reader, fallback_mode="no_fallback", parsing_timeout=None)
+    return read
+
+
+def _is_verifiable(text: str) -> bool:
+    return bool(_verifiable(text))
+
+
+def _verified(gold: str, answer: str) -> bool:
+    from math_verify import verify
+
+    return bool(verify(_verifiable(gold), _verifiable(answer), timeout_seconds=None))
+
+
+class Library(NamedTuple):
+    """The functions of a library: read a text, check that it can be used, compare two."""
+
+    parsed: Callable[[str], Any]
+    known: Callable[[str], bool]
+    equal: Callable[[str, str], bool]
+
+
+LIBRARIES = {
+    "sympy": Library(_parsed, _known, _equal),
+    "math_verify": Library(_verifiable, _is_verifiable, _verified),
+}
 
 if __name__ == "__main__":
     main()

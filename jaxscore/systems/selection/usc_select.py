@@ -101,8 +101,10 @@ class UscSelect(Selection):
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's
-    and an oracle's, and is in the report. If no response has a readable answer,
-    there is no share, and the exit code is 1.
+    and an oracle's, and is in the report. Answers are read as in `select` and
+    compared as in `vote`. Responses without a readable answer count as wrong, and
+    are counted next to the shares. If no response has one, there is no share, and
+    the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable

@@ -34,7 +34,14 @@ from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
 from jaxscore.systems.selection import noise as stated_noise
-from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
+from jaxscore.systems.selection.answers import (
+    AUTO,
+    NO_READABLE_ANSWER,
+    RULE_HELP,
+    Rule,
+    form_lines,
+)
+from jaxscore.systems.selection.symbolic import UNVERIFIED
 from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.confidences import Confidence, Inputs, read_inputs
 from jaxscore.systems.self_certainty.report import report
@@ -103,9 +110,7 @@ class Settings(IntervalSettings):
         help="field of the items with the right answer, a list of acceptable ones, or true or "
         "false for each output: tell how well four confidences find the right outputs",
     )
-    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = flag(
-        AUTO, help=RULE_HELP
-    )
+    answer_rule: Rule = flag(AUTO, help=RULE_HELP)
     alignment: Literal["formula", "upstream"] = flag(
         "formula",
         help="formula: the prediction of each token, made before it (default); upstream: the one "
@@ -312,9 +317,9 @@ def _quality_line(quality: Mapping[str, Any]) -> str:
         return f"no AUROC: {why}"
     auroc = found["auroc"]
     span = "" if auroc["low"] is None else f" ({auroc['low']:.3f} to {auroc['high']:.3f})"
-    return (
-        f"AUROC {auroc['value']:.3f}{span}, {quality['n_right']} of {quality['n_responses']} "
-        "outputs are right"
+    right = f"{quality['n_right']} of {quality['n_responses']} outputs are right"
+    return "; ".join(
+        [f"AUROC {auroc['value']:.3f}{span}, {right}", *right_responses.unreadable(quality)]
     )
 
 
@@ -325,7 +330,7 @@ def _quality_lines(quality: Mapping[str, Any]) -> list[str]:
         values = [*(one[figure]["value"] for figure in ("auroc", "prr", "aurc")), one["ece"]]
         rows.append([name, *("-" if value is None else f"{value:.3f}" for value in values)])
     table = [markdown.aligned(rows)] if quality["n_responses"] > 1 else []
-    return [*table, *form_lines(quality)]
+    return [*right_responses.unreadable(quality), *table, *form_lines(quality)]
 
 
 class SelfCertainty(LenientSystem):
@@ -366,8 +371,10 @@ class SelfCertainty(LenientSystem):
                            item that is not read as published
       mean_logprob_list, mean_entropy_list (nats per token), perplexity_list
       AUROC, PRR, AURC, ECE, the risk at each coverage and the share of right ones
-      among the most confident of N are in the report. If no output has a readable
-      answer, `right` is null, no AUROC is reported, and the exit code is 1.
+      among the most confident of N are in the report. Answers are read as in
+      `select` and compared as in `vote`. Outputs without a readable answer count as
+      wrong, and are counted next to these numbers. If no output has one, `right` is
+      null, no AUROC is reported, and the exit code is 1.
 
     The same command continues an interrupted run from its journal. It also
     continues an output, and an incomplete file of the published script: it scores
@@ -507,6 +514,7 @@ class SelfCertainty(LenientSystem):
                 settings.batch_size is not None
             ),
             NO_READABLE_ANSWER: is_unreadable,
+            UNVERIFIED: right is not None and right.is_unverified,
             WITHOUT_IDS.replace("{n}", str(n_without_ids)): n_without_ids,
             UNSTATED.replace("{n}", str(n_unstated)): n_unstated,
         }

@@ -33,6 +33,7 @@ from jaxscore.report.sections import (
     table_by_n,
     yes_no,
 )
+from jaxscore.systems.self_certainty import right_responses
 
 FIGURES = {"auroc": "AUROC", "prr": "PRR", "aurc": "AURC"}
 UNKNOWN = -1  # whether an output is right
@@ -86,7 +87,11 @@ def _quality_cards(record: Mapping[str, Any]) -> list[Card]:
     """The figures of self-certainty."""
     quality = record["quality"]
     figures = quality["confidences"][CERTAIN]
-    return [
+    unreadable = [
+        Card("No readable answer", str(quality["n_unreadable"]), line)
+        for line in right_responses.unreadable(quality)
+    ]
+    return unreadable + [
         estimate_card(title, _estimate(figures[name], quality["n_responses"]), "outputs with gold")
         for name, title in FIGURES.items()
         if figures[name]["value"] is not None
@@ -162,6 +167,8 @@ def _quality_sections(record: Mapping[str, Any]) -> list[Section]:
 def _left_out(found: Mapping[str, Any]) -> str:
     n, right, items = found["n_responses"], found["n_right"], found["n_items"]
     line = f"{n} outputs of {items} items have gold and a confidence; {right} are right."
+    for unreadable in right_responses.unreadable(found):
+        line += f" {unreadable}."
     if more := found["n_without_confidence"]:
         line += f" {more} outputs have gold and no confidence, and are left out."
     if without := found["without_gold"]:

@@ -16,6 +16,7 @@ from jaxscore.systems.selection.answers import (
     answer_rules,
     count_forms,
     read_answers,
+    unreadable_line,
 )
 from jaxscore.systems.selection.grading import MAJORITY, Gold, Marks, read_gold, sizes
 from jaxscore.systems.selection.ranking import majority, select
@@ -33,11 +34,13 @@ class Graded:
     Attributes:
         right: whether each response is right.
         answers: of the responses.
+        n_unreadable: the number of outputs without a readable answer, unless gold is verdicts.
         majority: N -> what a vote takes of the first N in which each response has one voice.
     """
 
     right: list[bool]
     answers: Answers
+    n_unreadable: int
     majority: Mapping[int, int | None]
 
 
@@ -51,6 +54,7 @@ class RightResponses:
         without: names of items without gold.
         errors: place of an item -> why its gold is unusable.
         is_unreadable: no response has a readable answer, so that none is graded.
+        is_unverified: expressions were compared as text, since Math-Verify is not installed.
     """
 
     graded: dict[int, Graded]
@@ -58,6 +62,7 @@ class RightResponses:
     without: list[str]
     errors: dict[int, str]
     is_unreadable: bool = False
+    is_unverified: bool = False
 
     def fields(self, place: int) -> dict[str, Any]:
         """Fields of an item's record."""
@@ -123,25 +128,28 @@ def read(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponse
     known, without, errors = read_golds(items, field)
     first = items[0].given
     first_n = sizes(max((len(items[place].outputs) for place in known), default=1))
-    graded = {}
+    graded, is_unverified = {}, False
     with SymbolicComparison() as symbolic:
         for place, found in known.items():
             symbolic.next_item()
             given, outputs = items[place].given, items[place].outputs
             rules = answer_rules(given, first, outputs, rule, given.get(field))
-            same = symbolic.equal if rules.symbolic else None
+            same = symbolic.comparison(rules)
             texts = (text if isinstance(text, str) else None for text in outputs)
             answers = read_answers(texts, rules)
             vote = majority(answers.texts, same)
             graded[place] = Graded(
-                right=found.right(answers.texts, rules, same),
+                right=found.right(len(outputs), answers, same),
                 answers=answers,
+                n_unreadable=answers.n_unreadable if found.verdicts is None else 0,
                 majority={n: vote(n) for n in first_n},
             )
+            is_unverified = is_unverified or symbolic.is_unverified
     is_unreadable = all(found.verdicts is None for found in known.values()) and not any(
         any(one.answers.forms) for one in graded.values()
     )
-    return RightResponses(graded, first_n, without, errors, bool(known) and is_unreadable)
+    is_unreadable = bool(known) and is_unreadable
+    return RightResponses(graded, first_n, without, errors, is_unreadable, is_unverified)
 
 
 class Responses(NamedTuple):
@@ -210,6 +218,7 @@ def report(
             "n_items": len(np.unique(groups)),
             "n_responses": len(right),
             "n_right": int(right.sum()),
+            "n_unreadable": sum(one.n_unreadable for one in graded.values()),
             "n_without_confidence": n_graded - len(right),
             "without_gold": found.without,
             "confidences": {
@@ -232,6 +241,12 @@ def report(
         "best_of_n": _best_of_n(found, responses, n_bootstrap, seed),
         "wrong": _wrong(items, found, responses),
     }
+
+
+def unreadable(quality: Mapping[str, Any]) -> list[str]:
+    """Return the line on outputs without a readable answer, if there are any that count."""
+    n_outputs = quality["n_responses"] + quality["n_without_confidence"]
+    return unreadable_line(quality["n_unreadable"], n_outputs)
 
 
 def _best_of_n(
@@ -287,7 +302,7 @@ def _wrong(
                 "output": place + 1,
                 "self_certainty": float(values[SELF_CERTAINTY][k]),
                 "mean_logprob": float(values["mean log-probability"][k]),
-                "answer": found.graded[item].answers.texts[place],
+                "answer": found.graded[item].answers.answers[place],
                 "text": items[item].outputs[place],
             }
         )

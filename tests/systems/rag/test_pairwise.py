@@ -113,6 +113,11 @@ def test_one_answer_is_switched_back(switched, text, score):
     assert (verdict["score"], verdict["texts"]) == (score, [text])
 
 
+def test_a_digit_in_a_number_is_not_a_label():
+    assert answered(pair(False), "10 of 12: 1")["score"] == WIN
+    assert answered(pair(False), "1.5")["score"] == UNKNOWN
+
+
 def test_two_answers_that_disagree_are_a_tie():
     """All nine, by the rule as it is written: a win where both say so."""
     worth = {"1": WIN, "2": LOSE, "3": TIE}

@@ -1,5 +1,6 @@
 """Verdicts from labels, from whole labels and from text, against formulas written out."""
 
+import dataclasses
 import json
 import math
 
@@ -46,13 +47,47 @@ def summarise(kind, verdicts, question=MULTI):
         ("Correct, not Wrong", UNKNOWN),
         ("Correct Correct", 1.0),
         ("Incorrect", UNKNOWN),
-        ("InCorrect", 1.0),  # it occurs, which is the published rule
+        ("InCorrect", UNKNOWN),  # a whole word, unlike in the published scripts
     ],
 )
 def test_the_one_label_in_a_text(text, score):
     [verdict] = texts(text)
     assert (verdict["score"], verdict["known"]) == (score, score != UNKNOWN)
     assert verdict["texts"] == [text]
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "labels"),
+    [
+        (("CORRECT", "INCORRECT"), "INCORRECT", ["INCORRECT"]),
+        (("CORRECT", "INCORRECT"), "The response is CORRECT.", ["CORRECT"]),
+        (("CORRECT", "INCORRECT"), "CORRECT or INCORRECT?", ["INCORRECT", "CORRECT"]),
+        (("1", "10"), "10", ["10"]),
+        (("1", "10"), "**1**", ["1"]),
+        (("1", "5", "10"), "0.5, -1, 1.5, 100", []),
+        (("Yes", "No"), "Not sure.", []),
+        (("Yes", "No"), "None of the No-one's, north.", []),
+        (("Yes", "No"), "'No'.", ["No"]),
+        (("Yes", "No"), "Yesterday, no", []),
+        (("Correct", "Partially Correct"), "Partially Correct", ["Partially Correct"]),
+        (("Correct", "Not Correct"), "Not Correct, then Correct", ["Not Correct", "Correct"]),
+        (("\u6b63\u786e", "\u4e0d\u6b63\u786e"), "\u56de\u7b54\u4e0d\u6b63\u786e\u3002",
+         ["\u4e0d\u6b63\u786e"]),
+        (("\u6b63\u786e", "\u4e0d\u6b63\u786e"), "\u56de\u7b54\u6b63\u786e\u3002",
+         ["\u6b63\u786e"]),
+        (("A)", "(B"), "A) or(B", ["A)", "(B"]),
+    ],
+)  # fmt: skip
+def test_labels_are_whole_words_and_the_longest_wins(options, text, labels):
+    question = Question(dict.fromkeys(options, 1.0), "", "")
+    assert question.labels_in(text) == labels
+    published = dataclasses.replace(question, label_match="substring")
+    assert published.labels_in(text) == [label for label in options if label in text]
+
+
+@pytest.mark.parametrize("text", ["No" * 200_000, "Yes No " * 50_000, "-" * 400_000 + "No"])
+def test_labels_of_long_answers_are_read_in_linear_time(text):
+    Question({"Yes": 1.0, "No": 0.0}, "", "").labels_in(text)
 
 
 def test_what_names_no_label_or_several_is_outside_the_mean():

@@ -85,8 +85,10 @@ def test_probabilities(kind):
     assert values(header, arrays, 0) == ["Who ran?", "Third?", "Second?", "record 2"]
     assert values(header, arrays, 3) == ["0.2500", "0.5000 ≈", "0.7500", "-"]
     assert [row[0] for row in header["tables"][0]["items"][0]] == [
-        ["Yes", "0.2500"], ["No", "0.7500"], ["(outside)", "0.1250"],
+        ["Yes", "0.2500", "0.2188"], ["No", "0.7500", "0.6562"], ["(outside)", "-", "0.1250"],
     ]  # fmt: skip
+    probabilities = [float(row[0][2]) for row in header["tables"][0]["items"][0]]
+    assert sum(probabilities) == pytest.approx(1, abs=1e-4)
     assert header["noise"] == "-y--"
     titles = tree(html).xpath("//figcaption/b/text()")
     assert titles[0] == "Distribution of scores"

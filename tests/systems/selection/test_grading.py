@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jaxscore.analysis.bootstrap import proportion
 from jaxscore.errors import InputError, NothingUsable
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.selection.answers import AnswerRules
+from jaxscore.systems.selection.answers import AnswerRules, Answers
 from jaxscore.systems.selection.grading import read_gold, sizes
 
 MATH = AnswerRules("", code=False, symbolic=False)
@@ -42,15 +42,16 @@ def item(answers, confidences=None, **more):
 )
 def test_right(value, rules, answers, right):
     """Texts compare as `vote` compares answers; verdicts are taken as they are."""
-    read = read_gold({"g": value}, "g", 2)
-    forms = [None if one is None else rules.form(one) for one in answers]
-    assert read.right(forms, rules) == right
+    forms = [one and "json" for one in answers]
+    read = Answers(rules, answers, answers, forms)
+    assert read_gold({"g": value}, "g", 2).right(len(answers), read) == right
 
 
 def test_right_by_a_comparison():
-    read = read_gold({"g": ["1", "2"]}, "g", 3)
-    right = read.right(["1", "one", "3"], MATH, lambda a, b: (a, b) == ("one", "1"))
-    assert right == [True, True, False]
+    answers = ["1", "one", "3"]
+    read = Answers(MATH, answers, answers, ["json"] * 3)
+    gold = read_gold({"g": ["1", "2"]}, "g", 3)
+    assert gold.right(3, read, lambda a, b: (a, b) == ("one", "1")) == [True, True, False]
 
 
 @pytest.mark.parametrize("absent", [{}, {"g": None}, {"g": ""}, {"g": " "}])

@@ -77,7 +77,7 @@ def test_a_comparison_after_an_interrupt_has_its_own_reply(patient, monkeypatch)
 def test_the_same_text_needs_no_process():
     with SymbolicComparison() as comparison:
         assert comparison.equal("a=9^{9^{9^9}}", "9^{9^{9^9}}")
-        assert comparison._worker.process is None
+        assert comparison._workers[symbolic.SYMPY].process is None
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_memory_and_files_are_limited(tmp_path):
 def test_a_worker_whose_parent_is_gone_ends(tmp_path):
     signal = pytest.importorskip("signal")
     with subprocess.Popen(
-        [sys.executable, "-P", str(symbolic.WORKER), "0.1"],
+        [sys.executable, "-P", str(symbolic.WORKER), "0.1", symbolic.SYMPY],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -149,8 +149,8 @@ def test_text_is_never_run(tmp_path, monkeypatch):
 def test_a_process_that_died_is_replaced():
     with SymbolicComparison(PATIENT) as comparison:
         assert comparison.equal("x+x", "2*x")
-        comparison._worker.process._process.kill()
-        comparison._worker.process._process.wait()
+        comparison._workers[symbolic.SYMPY].process._process.kill()
+        comparison._workers[symbolic.SYMPY].process._process.wait()
         assert not comparison.equal("y+y", "2*y")
         assert comparison.timeouts == 1
         assert comparison.equal("z+z", "2*z")
@@ -159,7 +159,7 @@ def test_a_process_that_died_is_replaced():
 def test_no_process_is_left():
     with SymbolicComparison(PATIENT) as comparison:
         comparison.equal("x+x", "2*x")
-        process = comparison._worker.process._process
+        process = comparison._workers[symbolic.SYMPY].process._process
     assert process.poll() is not None
 
 
