@@ -157,7 +157,7 @@ class _PlainStrips:
 
     def __init__(self, strips: Strips) -> None:
         self.strips = strips
-        self.place, _, self.texts = strips.table
+        self.table = strips.table
         self.end = np.cumsum(strips.tokens.length)
 
     def of_item(self, k: int) -> list[PlainStrip]:
@@ -166,22 +166,32 @@ class _PlainStrips:
         each = max(1, TOKENS // max(1, last - first))
         tokens, found = self.strips.tokens, []
         for place in range(first, min(last, first + TOKENS)):
-            n, end = int(tokens.length[place]), int(self.end[place])
-            shown = [self._token(at) for at in range(end - n, end - n + min(n, each))]
-            n_more = n - len(shown) + int(tokens.left_out[place])
+            end = int(self.end[place])
+            begin = end - int(tokens.length[place])
+            shown, at = [], begin
+            while at < end and at - begin < each:
+                after = at + 1
+                while after < end and self.table.continues[after]:
+                    after += 1
+                shown.append(self._token(at, after))
+                at = after
+            n_more = end - at + int(tokens.left_out[place])
             found.append(PlainStrip(self.strips.titles[place], shown, n_more))
         return found
 
-    def _token(self, at: int) -> PlainToken:
-        tokens, text = self.strips.tokens, self.texts[self.place[at]]
+    def _token(self, at: int, after: int) -> PlainToken:
+        """A token, or several that share characters, with the sum of their log-probabilities."""
+        text = self.table.texts[self.table.index[at]]
         shown = f"·{text[1:]}" if text.startswith(" ") else text
         shown = shown.replace("\n", "↵").replace("\t", "⇥") or "∅"
-        thousandths = int(tokens.numbers["logprob"][at])
-        if thousandths == MISSING:
+        thousandths = self.strips.tokens.numbers["logprob"][at:after]
+        each = [value / PER_NAT for value in thousandths[thousandths != MISSING].tolist()]
+        if not each:
             return PlainToken(shown, None, True, "no probability: nothing stands before it")
-        nats = thousandths / PER_NAT
-        amount = round(min(1.0, max(0.0, -nats / DARKEST)), 2)
-        return PlainToken(shown, amount, tokens.greedy[at] != 0, f"log-probability {nats:.3f}")
+        amount = round(min(1.0, max(0.0, -sum(each) / DARKEST)), 2)
+        parts = f" ({', '.join(f'{nats:.3f}' for nats in each)})" if after - at > 1 else ""
+        tip = f"log-probability {sum(each):.3f}{parts}"
+        return PlainToken(shown, amount, bool(self.strips.tokens.greedy[at:after].all()), tip)
 
 
 INLINE = re.compile(r"\\(.)|\*\*(.+?)\*\*|`([^`]*)`|&(amp|lt|gt);|(\u2060)", re.DOTALL)

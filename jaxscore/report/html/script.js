@@ -363,6 +363,7 @@ function turner(n, together, draw) {
 const bit = (bits, t) => (bits[t >> 3] >> (t & 7)) & 1;
 const unsure = (t) => items.a.unsure && bit(items.a.unsure, t);
 const greedy = (t) => bit(items.a.greedy, t);
+const continues = (t) => items.a.continues && bit(items.a.continues, t);
 
 function glyphs(text) {
 	return (text[0] === " " ? "·" + text.slice(1) : text).replace(/\n/g, "↵").replace(/\t/g, "⇥") || "∅";
@@ -372,15 +373,21 @@ function shown(text) {
 	return text.replace(/\t/g, "⇥").replace(/\n/g, "↵\n") || "∅";
 }
 
-function amount(t) {
-	const { key, top, per, sign, log } = shows[state.show], raw = items.a[key][t];
+// The number of n tokens that share characters: the sum of theirs, of ranks the largest.
+function total({ key, log }, t, n) {
+	const values = Array.from(items.a[key].subarray(t, t + n)).filter((x) => x !== MISSING);
+	if (!values.length) return MISSING;
+	return log ? Math.max(...values) : values.reduce((a, b) => a + b);
+}
+
+function amount(t, n) {
+	const { top, per, sign, log } = shows[state.show], raw = total(shows[state.show], t, n);
 	if (raw === MISSING || !raw) return 0;
 	const size = (raw / per) * (sign || Math.sign(raw));
 	return Math.min(1, Math.max(0, log ? Math.log10(size) / Math.log10(top) : size / top));
 }
 
-function factText({ key, per, log }, t) {
-	const x = items.a[key][t];
+function factText({ per, log }, x) {
 	if (x === MISSING || (log && !x)) return "none";
 	if (log) return many(x);
 	if (per !== 1000) return (x / per).toPrecision(3);
@@ -413,9 +420,21 @@ function legendParts() {
 }
 
 function paint(span) {
-	const t = Number(span.dataset.t), { key, sign } = shows[state.show];
-	span.style.setProperty("--a", amount(t).toFixed(3));
-	span.classList.toggle("less", !sign && items.a[key][t] < 0 && items.a[key][t] !== MISSING);
+	const t = Number(span.dataset.t), n = Number(span.dataset.n), raw = total(shows[state.show], t, n);
+	span.style.setProperty("--a", amount(t, n).toFixed(3));
+	span.classList.toggle("less", !shows[state.show].sign && raw < 0 && raw !== MISSING);
+}
+
+// A token, or several that share characters, as one box.
+function tokenSpan(t, end) {
+	let n = 1;
+	while (t + n < end && continues(t + n)) n++;
+	const text = strips.texts[items.a.token[t]], each = Array.from({ length: n }, (_, k) => t + k);
+	const hasNone = each.every((k) => items.a.logprob[k] === MISSING);
+	const kind = "t" + (text[0] === " " ? " b" : "") + (hasNone ? " none" : each.every((k) => greedy(k) || unsure(k)) ? "" : " x");
+	const span = make("span", { class: kind, role: "option", tabindex: -1, "data-t": t, "data-n": n, "aria-selected": "false" }, shown(text));
+	paint(span);
+	return span;
 }
 
 function oneStrip(s, each, readout) {
@@ -423,13 +442,10 @@ function oneStrip(s, each, readout) {
 	const title = strips.titles[items.a.title[s]], context = strips.contexts[items.a.context[s]];
 	const line = make("div", { class: "strip", role: "listbox", "aria-label": title || "Tokens", "aria-orientation": "horizontal", dir: "auto" });
 	const draw = (from) => {
-		line.replaceChildren(...Array.from({ length: Math.min(each, n - from) }, (_, j) => {
-			const t = first + from + j, text = strips.texts[items.a.token[t]];
-			const kind = "t" + (text[0] === " " ? " b" : "") + (items.a.logprob[t] === MISSING ? " none" : greedy(t) || unsure(t) ? "" : " x");
-			const span = make("span", { class: kind, role: "option", tabindex: j ? -1 : 0, "data-t": t, "aria-selected": "false" }, shown(text));
-			paint(span);
-			return span;
-		}));
+		const spans = [], end = first + Math.min(n, from + each);
+		for (let t = first + from; t < end; t++) if (!continues(t)) spans.push(tokenSpan(t, first + n));
+		if (spans.length) spans[0].tabIndex = 0;
+		line.replaceChildren(...spans);
 	};
 	draw(0);
 	const look = (e) => { const span = e.target.closest(".t"); if (span) read(span, readout, e.type === "focusin"); };
@@ -453,14 +469,18 @@ function walk(e) {
 }
 
 function read(span, readout, focused) {
-	const t = Number(span.dataset.t), j = items.a.token[t], p = items.a.logprob[t];
-	const facts = { Token: JSON.stringify(strips.texts[j]) };
-	if (strips.ids[j] >= 0) facts.Id = String(strips.ids[j]);
-	if (p === MISSING) facts["Log-probability"] = "none: nothing stands before it";
+	const t = Number(span.dataset.t), n = Number(span.dataset.n), each = Array.from({ length: n }, (_, k) => t + k);
+	const facts = { [n > 1 ? n + " tokens" : "Token"]: JSON.stringify(strips.texts[items.a.token[t]]) };
+	const ids = each.map((k) => strips.ids[items.a.token[k]]), scored = each.filter((k) => items.a.logprob[k] !== MISSING);
+	if (ids[0] >= 0) facts.Id = ids.join(", ");
+	if (!scored.length) facts["Log-probability"] = "none: nothing stands before it";
 	else {
-		if (!unsure(t)) facts["Most probable"] = greedy(t) ? "yes" : "no ≠";
-		facts.Probability = Math.exp(p / 1000).toPrecision(3);
-		for (const one of strips.shows) facts[one.name] = factText(one, t);
+		if (!scored.some(unsure)) facts["Most probable"] = scored.map((k) => (greedy(k) ? "yes" : "no ≠")).join(", ");
+		facts.Probability = Math.exp(total(shows.logprob, t, n) / 1000).toPrecision(3);
+		for (const one of strips.shows) {
+			const parts = each.map((k) => factText(one, items.a[one.key][k])).join(", ");
+			facts[one.name] = n > 1 ? factText(one, total(one, t, n)) + " (" + parts + ")" : parts;
+		}
 	}
 	readout.replaceChildren(...Object.entries(facts).map(([name, text]) => make("div", null, make("dt", null, name), make("dd", null, text))));
 	if (focused) for (const other of span.parentNode.children) other.setAttribute("aria-selected", String(other === span));

@@ -113,6 +113,15 @@ def test_requests_without_a_score_come_last():
     assert columns["Tokens"] == ["3", "0"]
 
 
+def test_the_worst_token_is_shown_with_its_whole_character():
+    one = record(0, 3, np.random.default_rng(0))
+    one |= {"tokens": ["å", "·", "\u00b4"], "logprob": np.array([-1.0, -9.0, -2.0], np.float32)}
+    items = WorstRequests()
+    items.add(one, "")
+    columns = {one.title: one.values for one in report(score_source(items)).items.columns}
+    assert (columns["Worst token"], columns["Its nats"]) == (["巴"], ["-9.000"])
+
+
 def test_numbers_are_those_of_the_records():
     items, every = taken(30)
     page = report(score_source(items, n_failed=2))
