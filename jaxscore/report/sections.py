@@ -268,8 +268,31 @@ def section(blocks: Sequence[str], *, opened: bool = False) -> list[Section]:
 
 
 def model_of(record: Mapping[str, Any]) -> str:
-    """The model's name."""
-    return str(record["settings"].get("model", "no model"))
+    """The model's name: the last part of its path."""
+    return _parts(record["settings"].get("model", "no model"))[-1]
+
+
+def _parts(path: Any) -> list[str]:
+    return str(path).rstrip("/").split("/")
+
+
+def sides(a: Any, b: Any, settings: Iterable[tuple[str, Any, Any]] = ()) -> tuple[str, str]:
+    """Short names of two paths by their difference, for a title.
+
+    Args:
+        a, b: paths, or names of models; the names are the last parts that tell them apart.
+        settings: name, and the value of each side. The first different one is added to equal paths.
+    """
+    paths = [_parts(a), _parts(b)]
+    for n in range(1, max(map(len, paths)) + 1):
+        ends = ["/".join(parts[-n:]) for parts in paths]
+        if ends[0] != ends[1]:
+            return ends[0], ends[1]
+    for name, *values in settings:
+        if values[0] != values[1]:
+            shown = [f"no {name}" if v is None else f"{name} {_parts(v)[-1]}" for v in values]
+            return f"{paths[0][-1]}, {shown[0]}", shown[1]
+    return paths[0][-1], paths[1][-1]
 
 
 def worst_first(

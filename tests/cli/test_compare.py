@@ -406,7 +406,7 @@ def test_from_python(two, tmp_path):
     assert len(report.items) == N
     assert report.items[1] == report.to_frame().to_dict("records")[1]
     assert (report.items[1]["sum_logprob_a"], report.items[1]["sum_logprob_b"]) == (-1.0, -1.5)
-    assert report.markdown().startswith("# Comparison of two runs: score")
+    assert report.markdown().startswith("# Comparison of score: ")
     with pytest.raises(jaxscore.InputError, match="no setting 'sede'; is it seed"):
         jaxscore.compare(a, b, sede=1)
 

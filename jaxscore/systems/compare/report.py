@@ -11,8 +11,9 @@ from jaxscore.report.document import Card, Chart, Column, Document, Items, Secti
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
 from jaxscore.report.markdown import NOTHING, significant, table, text
-from jaxscore.report.sections import closing, estimate_card, sentence
+from jaxscore.report.sections import closing, estimate_card, sentence, sides
 
+LONGEST_SETTING = 40  # characters of a setting in the title
 LISTED = 50  # names of a section; all are in the JSON file
 LARGEST = 10  # values of a number that differ most; 50 are in the JSON file
 CHARTED = 3  # numbers that have charts
@@ -55,7 +56,7 @@ def report(source: Source) -> Document:
     )
     return Document(
         system="compare",
-        title=f"Comparison of two runs: {record['system']}",
+        title=f"Comparison of {record['system']}: {' against '.join(_sides(record))}",
         verdict=sentence(source.headline),
         cards=_cards(record),
         charts=[*_shares(record), *_numbers(source)],
@@ -74,6 +75,21 @@ def report(source: Source) -> Document:
             *(" ".join(part.split()) for part in introduction.split("\n\n")),
         ],
     )
+
+
+def _sides(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Names of both runs: their models, a setting that differs, or their files."""
+    runs = record["runs"].values()
+    a, b = (run.get("model") for run in runs)
+    differences = [
+        (found["setting"], found["a"], found["b"])
+        for found in record["differences"]
+        if found["setting"] not in ("weights", "input", "input_sha256")
+        and all(len(str(found[side])) <= LONGEST_SETTING for side in "ab")
+    ]
+    if a is None or b is None or (a == b and not differences):
+        a, b = (run["path"] for run in runs)
+    return sides(a, b, differences)
 
 
 def _cards(record: Mapping[str, Any]) -> list[Card]:
