@@ -69,7 +69,15 @@ def _template() -> Any:
         finalize=_shown,
         keep_trailing_newline=True,
     )
+    environment.filters["columns"] = columns
     return environment.from_string(_file("template.html"))
+
+
+def columns(parts: Sequence[Any], limit: int) -> list[tuple[Any, int]]:
+    """Pair each part with the number of parts in its row: rows are full and of similar lengths."""
+    n_rows = -(-len(parts) // limit)
+    sizes = [len(range(k, len(parts), n_rows)) for k in range(n_rows)]
+    return list(zip(parts, [size for size in sizes for _ in range(size)], strict=True))
 
 
 def _shown(value: Any) -> Any:
@@ -198,6 +206,7 @@ INLINE = re.compile(r"\\(.)|\*\*(.+?)\*\*|`([^`]*)`|&(amp|lt|gt);|(\u2060)", re.
 ENTITIES = {"amp": "&", "lt": "<", "gt": ">"}
 BAR = re.compile(r"(?<!\\)\|")
 HEADING = re.compile(r"(#+) (.*)")
+FEW = 2  # columns that are side by side on a phone
 
 
 def blocks(markdown: Iterable[str]) -> Markup:
@@ -247,17 +256,21 @@ def _table(lines: list[str]) -> Markup:
 
     def row(cells: list[str], name: str) -> Markup:
         parts = []
-        for k, (cell, aside) in enumerate(zip(cells, right, strict=True)):
+        for k, (cell, aside, title) in enumerate(zip(cells, right, header, strict=True)):
             kind = "th" if name == "th" or k == 0 else "td"
             scope = ' scope="col"' if name == "th" else ' scope="row"' if k == 0 else ""
             number = ' class="number"' if aside else ""
-            parts.append(Markup(f"<{kind}{scope}{number}>{{}}</{kind}>").format(inline(cell)))
+            label = Markup(' data-label="{}"').format(inline(title).striptags()) * (kind == "td")
+            parts.append(
+                Markup(f"<{kind}{scope}{number}{{}}>{{}}</{kind}>").format(label, inline(cell))
+            )
         return Markup("<tr>{}</tr>").format(Markup("").join(parts))
 
     head = row(header, "th") if any(header) else Markup("")
     body = Markup("").join(row(cells, "td") for cells in rows)
-    whole = '<div class="wide"><table><thead>{}</thead><tbody>{}</tbody></table></div>'
-    return Markup(whole).format(head, body)  # a table that is too wide scrolls in its place
+    many = Markup(' class="many"') if len(header) > FEW else ""  # lines of a phone
+    whole = '<div class="wide"><table{}><thead>{}</thead><tbody>{}</tbody></table></div>'
+    return Markup(whole).format(many, head, body)  # a table that is too wide scrolls in its place
 
 
 KEPT = "\n\t"

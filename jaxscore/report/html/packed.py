@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.report.counts import singular
 from jaxscore.report.document import Column, Items, Row, n_listed
 from jaxscore.report.html.strips import (
     MISSING,
@@ -40,6 +41,7 @@ def packed(items: Items) -> str:
     arrays: dict[str, np.ndarray] = {}
     header: dict[str, Any] = {
         "what": items.what,
+        "one": singular(items.what),
         "n": items.n,
         "nAll": items.n_all,
         "columns": [_column(one, f"c{k}", arrays) for k, one in enumerate(items.columns)],

@@ -1,5 +1,6 @@
 """Report of `divergence`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -141,7 +142,7 @@ def _worst_tokens(tokens: Sequence[Mapping[str, Any]]) -> list[Section]:
         [
             text(str(token["id"])),
             text(token["before"]),
-            text(token["token"]),
+            text(re.sub("^ ", "·", token["token"])),
             *(significant(token[name]) for name in TOKEN_COLUMNS),
             "yes" if token["same_argmax"] else "no",
         ]
