@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from jaxscore.analysis import paired
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.analysis.paired import FourCells
+from jaxscore.report.counts import counted
 from jaxscore.shell.fields import Decision
 from jaxscore.systems.compare.columns import UNKNOWN, Choices, Column
 
@@ -106,26 +107,30 @@ class Difference:
         Args:
             n_tests: over which p is corrected.
         """
-        over = f"n = {self.n} pairs"
+        over = f"n = {counted(self.n, 'pairs')}"
         if self.n_groups is not None:
-            over = f"n = {self.n} values in {self.n_groups} groups"
+            over = f"n = {counted(self.n, 'values')} in {counted(self.n_groups, 'groups')}"
+        few = f"{self.title}: too few pairs for an interval or a test"
         if self.difference is None or self.difference.mean is None or self.p_holm is None:
-            return f"{self.title}: too few to compare, {over}"
+            return f"{few}, {over}"
         mean, low, high = self.difference.mean, self.difference.low, self.difference.high
-        span = "95% interval -"
-        if low is not None and high is not None:
-            span = f"95% interval {low:.4g} to {high:.4g}"
-        if self.mean_a == self.mean_b and self.p == 1.0 and not mean:
-            return f"{self.title}: no difference shown, the means are equal ({span}), {over}"
+        is_equal = self.mean_a == self.mean_b and self.p == 1.0 and not mean
+        is_untestable = self.smallest_p is not None and self.smallest_p >= LEVEL
+        if low is None and is_untestable and not (is_equal and (self.n_groups or self.n) > 1):
+            return f"{few}, B - A = {mean:.4g}, {over}"
+        span = "" if low is None or high is None else f"95% interval {low:.4g} to {high:.4g}, "
+        if is_equal:
+            equal = f" ({span.removesuffix(', ')})" if span else ""
+            return f"{self.title}: no difference shown, the means are equal{equal}, {over}"
         corrected = f" after Holm over {n_tests} tests" if n_tests > 1 else ""
-        evidence = f"{span}, p = {self.p_holm:.2g}{corrected}"
+        evidence = f"{span}p = {self.p_holm:.2g}{corrected}"
         if self.p_holm < LEVEL:
             side = "higher" if mean > 0 else "lower"
             return f"{self.title}: B is {side} by {abs(mean):.4g} ({evidence}), {over}"
-        few = ""
-        if self.smallest_p is not None and self.smallest_p >= LEVEL:
-            few = f"; so few could give no p below {self.smallest_p:.2g}"
-        return f"{self.title}: no difference shown, B - A = {mean:.4g} ({evidence}), {over}{few}"
+        least = ""
+        if is_untestable:
+            least = f"; too few pairs for a test, whose p is at least {self.smallest_p:.2g}"
+        return f"{self.title}: no difference shown, B - A = {mean:.4g} ({evidence}), {over}{least}"
 
 
 def paired_values(a: Column, b: Column, places: Places) -> Values:

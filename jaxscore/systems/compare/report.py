@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import sections
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Section, Source
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
@@ -98,8 +99,10 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
         if result["difference"] is None or result["difference"].mean is None:
             continue
         n_groups = result["n_groups"]
-        values = "values" if n_groups is None else f"values in {n_groups} groups"
+        values = "values" if n_groups is None else f"values in {counted(n_groups, 'groups')}"
         over = f"{values}, p {significant(result['p_holm'], 2)} (Holm)"
+        if (n_groups or result["n"]) < 2:
+            over = f"{values}: too few pairs for an interval or a test"
         cards.append(estimate_card(f"{result['title']}: B - A", result["difference"], over))
     return cards
 
@@ -273,7 +276,7 @@ def _agreement(found: Mapping[str, Any], n_flips: int) -> str:
     """How often the runs decide the same, and what is known of the noise and margins of flips."""
     n, share = found["n"], found["agree"]
     if n < 2:
-        sentences = [f"{n} pairs are decided in both runs."]
+        sentences = [f"{counted(n, 'pairs')} decided in both runs."]
     else:
         sentences = [
             f"{n_flips} of {n} pairs are decided otherwise. The share with equal decisions is "
@@ -345,8 +348,9 @@ def _runs(runs: Mapping[str, Mapping[str, Any]]) -> str:
 def _matched(counts: Mapping[str, Any], what: str) -> str:
     """How items were matched, and what was left out."""
     return (
-        f"{MATCHED[counts['matched_by']]} {counts['compared']} pairs are compared, of "
+        f"{MATCHED[counts['matched_by']]} Compared: {counted(counts['compared'], 'pairs')}, of "
         f"{counts['units_a']} {what} in A and {counts['units_b']} in B. Left out: "
-        f"{counts['failed_pairs']} pairs that failed in a run, {counts['only_a']} {what} that A "
-        f"alone has, {counts['only_b']} that B alone has, {counts['other_text']} with another text."
+        f"{counted(counts['failed_pairs'], 'pairs')} that failed in a run, "
+        f"{counted(counts['only_a'], what)} that A alone has, {counts['only_b']} that B alone has, "
+        f"{counts['other_text']} with another text."
     )

@@ -96,7 +96,7 @@ def test_below_two_values_or_groups_only_n_is_told(kind):
         kind("x", "x", values(column(1.0, 1.0), column(0.0, 1.0), [4, 4]), DRAWS),
     ):
         assert found.difference is found.mean_a is found.p is found.p_holm is None
-        assert "too few to compare" in found.verdict(3)
+        assert "too few pairs for an interval or a test" in found.verdict(3)
 
 
 def test_holm_counts_the_tests_that_were_made():
@@ -124,18 +124,24 @@ def test_what_a_verdict_claims():
         -0.2, 0.012, -0.3, -0.1
     ).verdict(1)
     shown = difference(0.2, 0.05, None, None).verdict(1)
-    assert shown == "it: no difference shown, B - A = 0.2 (95% interval -, p = 0.05), n = 2 pairs"
+    assert shown == "it: no difference shown, B - A = 0.2 (p = 0.05), n = 2 pairs"
     few = corrected([difference(0.2, 0.5)])[0]
     few = dataclasses.replace(few, smallest_p=0.5)
-    assert few.verdict(1).endswith("; so few could give no p below 0.5")
+    assert few.verdict(1).endswith("; too few pairs for a test, whose p is at least 0.5")
+
+
+def test_one_pair_has_no_interval_and_no_test():
+    a, b = column(1.0), column(1.5)
+    [found] = corrected([difference_of_means("x", "it", values(a, b), DRAWS)])
+    few = "it: too few pairs for an interval or a test"
+    assert found.verdict(1) == f"{few}, n = 1 pair"
+    [found] = corrected([difference_of_means("x", "it", values(column(1, 2), column(2, 3)), DRAWS)])
+    assert found.verdict(1) == f"{few}, B - A = 1, n = 2 pairs"
 
 
 def test_equal_runs():
     same = column(1.0, 2.0, 3.0)
     [found] = corrected([difference_of_means("x", "it", values(same, same), DRAWS)])
     assert (found.p, found.difference.mean, found.difference.low) == (1.0, 0.0, None)
-    assert (
-        found.verdict(1)
-        == "it: no difference shown, the means are equal (95% interval -), n = 3 pairs"
-    )
+    assert found.verdict(1) == "it: no difference shown, the means are equal, n = 3 pairs"
     assert isinstance(found, Difference)
