@@ -93,7 +93,7 @@ def test_failed_items_are_listed_and_the_code_is_1(run, two, tmp_path):
     assert ran.code == 1
     assert "failed: B: i0: too long\\u202e\n" in ran.err
     assert 'failed: B: i23: line 24: field "sum_logprob" is a string, expected' in ran.err
-    assert "done     22 pairs, 2 failed\n" in ran.out
+    assert "done     22 pairs, 2 failures\n" in ran.out
     assert [one["name"] for one in result(tmp_path)["failures"]] == ["B: i0", "B: i23"]
 
 

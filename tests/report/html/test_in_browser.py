@@ -355,7 +355,7 @@ def test_tokens_that_share_a_character_are_one_box(opened):
     assert "Most probableno ≠, no ≠, yes" in reported
     assert "Log-probability-3.250 (-1.000, -2.000, -0.250)" in reported
     page.fill("#q", "巴👩‍👧!")
-    assert page.text_content("#count") == "1 things"
+    assert page.text_content("#count") == "1 thing"
     with page.expect_download() as caught:
         page.click("#csv")
     assert " la巴👩‍👧!" in caught.value.path().read_text(encoding="utf-8")
