@@ -11,6 +11,7 @@ from jaxscore.cli.app import Command
 from jaxscore.errors import one_line
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.local_path import shorten_name
+from jaxscore.report.counts import counted
 from jaxscore.shell.flags import flag, options_of
 from jaxscore.systems.compare import HELP, ComparedRuns, Settings, compare
 from jaxscore.systems.compare.open_run import find_manifest, open_run
@@ -56,10 +57,11 @@ def run(args: argparse.Namespace) -> int:
     facts = {"failed": len(found.failures), "remarks": found.remarks}
     manifest = outputs.write_own_manifest(args, output, facts, files.paths[1:2])
     return messages.print_closing_block(
-        done=f"{len(found.pairs)} pairs",
+        done=counted(len(found.pairs), "pairs"),
         failures=found.failures,
         results=[found.headline],
         files=[*files.paths, manifest],
+        failed=messages.FAILURES if found.failures else "failed",
     )
 
 

@@ -13,6 +13,7 @@ from jaxscore.errors import one_line
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
+from jaxscore.report.counts import counted
 from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
 from jaxscore.shell.rounding_audit import Noise
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
 LISTED = 20  # remarks, and failures
+FAILURES = "failures"  # of parts of items, such as paths and outputs
 TITLE_WIDTH = 9  # columns
 JOURNAL_LOST = (
     " was removed or replaced during the run: it does not hold what this run finished, and the "
@@ -54,14 +56,14 @@ def print_failure(name: object, why: str) -> None:
     _print_error(f"failed: {name}: {why}")
 
 
-def print_failures(failures: Sequence[tuple[object, str]]) -> int:
+def print_failures(failures: Sequence[tuple[object, str]], failed: str = "failed") -> int:
     """List failed items (name, why) on stderr; returns the exit code."""
     for name, why in failures[:LISTED]:
         print_failure(name, why)
     if len(failures) > LISTED:
         _print_error(f"and {len(failures) - LISTED} more")
     if failures:
-        _print_error(f"{len(failures)} failed, the others are kept")
+        _print_error(f"{counted(len(failures), failed)}, the others are kept")
     return 1 if failures else 0
 
 
@@ -98,14 +100,17 @@ def close(
     # Shards without an audit may have been scored: `merge` says nothing of them.
     is_audited = getattr(report.chosen, "audit_noise", 0) > 0 and not of_files
     is_audited |= report.facts.noise is not None
+    names = [name for name, _ in found.failures]
+    has_several = bool(names and report.declared.parts) or len({*names}) < len(names)
     code = print_closing_block(
-        done=f"{len(report.records)} {report.declared.what}{of_files}",
+        done=f"{counted(len(report.records), report.declared.what)}{of_files}",
         failures=[(report.places.get(name, name), why) for name, why in found.failures],
         results=[found.headline, *noise_lines(report.facts.noise, is_audited, report.decisions)],
         boundary="\n".join(boundary) or None,
         files=files,
         scorer=scorer,
         seconds=None if scorer is None else report.facts.seconds,
+        failed=FAILURES if has_several else "failed",
     )
     return code or int(not found.is_complete)
 
@@ -119,6 +124,7 @@ def print_closing_block(
     files: Iterable[Path] = (),
     scorer: "Scorer | None" = None,
     seconds: float | None = None,
+    failed: str = "failed",
 ) -> int:
     """Print the closing block on stdout and the failures on stderr; returns the exit code.
 
@@ -130,9 +136,10 @@ def print_closing_block(
         files: everything that was written.
         scorer: the model, or None for a command that computes nothing on a device.
         seconds: of computing.
+        failed: "failed", or `FAILURES` if an item can have several.
     """
     took = "" if seconds is None else f" in {seconds:.1f} s"
-    lines = [("done", f"{done}, {len(failures)} failed{took}")]
+    lines = [("done", f"{done}, {counted(len(failures), failed)}{took}")]
     if scorer is not None:
         if scorer.statistics.tokens_given:  # generation alone counts none
             lines.append(("shared", _describe_sharing(scorer)))
@@ -148,7 +155,7 @@ def print_closing_block(
     if scorer is not None and (journal := _describe_journal(scorer)) is not None:
         lines.append(("journal", journal))
     _print_titled(lines)
-    return print_failures(failures)
+    return print_failures(failures, failed)
 
 
 def _print_titled(lines: Iterable[tuple[str, str]]) -> None:

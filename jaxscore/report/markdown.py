@@ -102,7 +102,9 @@ def _number(card: Card) -> list[str]:
         return [text(card.title), card.value, span, ", ".join(note) or NOTHING]
     found = card.estimate
     value, low, high = (significant(number, 6) for number in (found.mean, found.low, found.high))
-    span = NOTHING if found.low is None else f"{low} to {high}"
+    span = f"{low} to {high}"
+    if found.low is None:
+        span = note[0].removeprefix(INTERVAL) if len(note) > 1 else NOTHING
     return [text(card.title), value, span, note[-1]]
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Card, Field, Items, Section, Source
 from jaxscore.report.html.strips import Strips, TokenText, tokens
 from jaxscore.report.markdown import (
+    INTERVAL,
     NOTHING,
     interval,
     number,
@@ -196,7 +198,8 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-LEAST = 1e-4  # smaller numbers are written with a power of ten
+LEAST, MOST = 1e-4, 1e15  # other numbers are written with a power of ten
+VOID = 1e6  # an interval that ends beyond so many times its number
 FAILURES = 200  # listed below the items; all are in the table of items and in the JSON file
 CONTEXT = 1_000  # characters of a context that a page holds, from its end
 
@@ -212,23 +215,33 @@ def verdict(source: Source) -> str:
     return " ".join([*map(sentence, findings), sentence(source.headline)])
 
 
+def is_void(estimate: Estimate) -> bool:
+    """Return True if a number's interval has so many digits that it says nothing."""
+    ends = [abs(end) for end in (estimate.low, estimate.high) if end is not None]
+    return max(ends, default=0.0) > max(VOID, VOID * abs(estimate.mean or 0.0))
+
+
 def estimate_card(title: str, one: Estimate, what: str) -> Card:
     """A mean with its interval and its count.
 
     Args:
         what: it is over, such as "questions".
     """
-    span = "" if one.low is None else f"95% interval {three(one.low)} to {three(one.high)}\n"
-    return Card(title, three(one.mean), f"{span}{one.n:,} {what}", one)
+    over = counted(one.n, what)
+    if is_void(one):
+        mean = dataclasses.replace(one, low=None, high=None)
+        return Card(title, three(one.mean), f"{INTERVAL}too wide to be of use\n{over}", mean)
+    span = "" if one.low is None else f"{INTERVAL}{three(one.low)} to {three(one.high)}\n"
+    return Card(title, three(one.mean), f"{span}{over}", one)
 
 
 def three(value: float | None) -> str:
-    """A number with three significant digits, all digits before the point, zeros included."""
+    """A number with three significant digits, up to 15 before the point, zeros included."""
     if value is None or not math.isfinite(value):
         return NOTHING if value is None else str(value)
     if value == 0:
         return "0"
-    if abs(value) < LEAST:
+    if abs(value) < LEAST or abs(value) >= MOST:
         return f"{value:.2e}"
     places = 2 - math.floor(math.log10(float(f"{abs(value):.2e}")))
     return f"{value:,.{max(0, places)}f}"
@@ -249,7 +262,7 @@ def closing(record: Mapping[str, Any], failed: str) -> list[Section]:
     failed_blocks: list[str] = []
     if n := len(failures):
         lines = [f"- {text(one['name'])}: {text(one['error'])}" for one in failures[:FAILURES]]
-        failed_blocks = [f"## Failed: {n} {failed}, in no mean", "\n".join(lines)]
+        failed_blocks = [f"## Failed: {counted(n, failed)}, in no mean", "\n".join(lines)]
     if n > FAILURES:
         failed_blocks.append(f"The first {FAILURES} are listed; all {n} are in the JSON file.")
     return [
@@ -268,8 +281,31 @@ def section(blocks: Sequence[str], *, opened: bool = False) -> list[Section]:
 
 
 def model_of(record: Mapping[str, Any]) -> str:
-    """The model's name."""
-    return str(record["settings"].get("model", "no model"))
+    """The model's name: the last part of its path."""
+    return _parts(record["settings"].get("model", "no model"))[-1]
+
+
+def _parts(path: Any) -> list[str]:
+    return str(path).rstrip("/").split("/")
+
+
+def sides(a: Any, b: Any, settings: Iterable[tuple[str, Any, Any]] = ()) -> tuple[str, str]:
+    """Short names of two paths by their difference, for a title.
+
+    Args:
+        a, b: paths, or names of models; the names are the last parts that tell them apart.
+        settings: name, and the value of each side. The first different one is added to equal paths.
+    """
+    paths = [_parts(a), _parts(b)]
+    for n in range(1, max(map(len, paths)) + 1):
+        ends = ["/".join(parts[-n:]) for parts in paths]
+        if ends[0] != ends[1]:
+            return ends[0], ends[1]
+    for name, *values in settings:
+        if values[0] != values[1]:
+            shown = [f"no {name}" if v is None else f"{name} {_parts(v)[-1]}" for v in values]
+            return f"{paths[0][-1]}, {shown[0]}", shown[1]
+    return paths[0][-1], paths[1][-1]
 
 
 def worst_first(

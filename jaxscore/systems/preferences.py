@@ -24,6 +24,7 @@ import numpy as np
 from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.report.counts import counted
 from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings as BaseSettings
@@ -391,7 +392,8 @@ class Preferences(System):
         headline = "no pair was scored"
         if n:
             headline = (
-                f"mean log-probability of chosen less rejected {margin / n:.4f} nats, {n:,} pairs"
+                f"mean log-probability of chosen less rejected {margin / n:.4f} nats, "
+                f"{counted(n, 'pairs')}"
             )
         return Summary(
             headline=headline,

@@ -242,7 +242,7 @@ def test_questions_that_cannot_be_quizzes_are_listed(run, models, writes, place)
     folder = place(GOOD, many, none)
     code, out, err = run("chronologic", QWEN, folder / "in.jsonl", "--mcq", "--quiet")
     assert code == 1
-    assert ", 1 questions, " in out
+    assert ", 1 question, " in out
     assert out.startswith("done     3 questions, 2 failed in ")
     assert "failed: in.jsonl:2 'Too many?': 27 options, and there are letters for 26" in err
     assert "failed: in.jsonl:3 'None?': no answer is correct among those" in err
@@ -438,7 +438,7 @@ def test_shares_have_wilsons_interval_and_no_interval_is_of_zero_width(run, mode
     assert "| Overall | 1.000 | 0.342 to 1.000 | 1.000 | - | 2 |" in report
     code, out, _ = run(*words, "--limit", 1, "--output", folder / "one")
     assert code == 0
-    assert "overall accuracy 1.0000, skill 1.0000, 1 questions" in out
+    assert "overall accuracy 1.0000, skill 1.0000, 1 question" in out
     report, results = found(folder / "one", "mcq_")
     assert "| Overall | 1.000 | - | 1.000 | - | 1 |" in report
     assert results["summary"]["overall"]["accuracy"]["low"] is None

@@ -209,7 +209,7 @@ def test_failed_items_are_listed_and_the_code_is_1(run, two, tmp_path):
     assert ran.code == 1
     assert "failed: B: i0: too long\\u202e\n" in ran.err
     assert 'failed: B: i23: line 24: field "sum_logprob" is a string, expected' in ran.err
-    assert "done     22 pairs, 2 failed\n" in ran.out
+    assert "done     22 pairs, 2 failures\n" in ran.out
     assert [one["name"] for one in result(tmp_path)["failures"]] == ["B: i0", "B: i23"]
 
 
@@ -275,7 +275,10 @@ def test_limit_takes_the_first_pairs(run, two, tmp_path):
 def test_one_pair_tells_n_alone(run, two):
     ran = run("compare", *two([score(1)], [score(1, -3.0)]))
     assert ran.code == 0
-    assert "log-probability of a text, nats: too few to compare, n = 1 pair\n" in ran.out
+    assert (
+        "log-probability of a text, nats: too few pairs for an interval or a test, n = 1 pair\n"
+        in ran.out
+    )
 
 
 @pytest.mark.parametrize(
@@ -522,7 +525,7 @@ def test_from_python(two, tmp_path):
     assert len(report.items) == N
     assert report.items[1] == report.to_frame().to_dict("records")[1]
     assert (report.items[1]["sum_logprob_a"], report.items[1]["sum_logprob_b"]) == (-1.0, -1.5)
-    assert report.markdown().startswith("# Comparison of two runs: score")
+    assert report.markdown().startswith("# Comparison of score: ")
     with pytest.raises(jaxscore.InputError, match="no setting 'sede'; is it seed"):
         jaxscore.compare(a, b, sede=1)
 

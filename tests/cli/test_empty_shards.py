@@ -52,7 +52,7 @@ def test_empty_inputs_are_finished_shards(run, data, monkeypatch):
     assert run(*words, "--no-html").code == 0
     ran = run("merge", out, "--output", data / "m.jsonl")
     assert (ran.code, "input files without an item: 2\n" in ran.err) == (0, True)
-    assert "done     1 requests of 3 files, 0 failed" in ran.out
+    assert "done     1 request of 3 files, 0 failed" in ran.out
     assert run(*score(data / "in/a.jsonl", data / "one.jsonl")).code == 0
     assert (data / "m.jsonl").read_bytes() == (data / "one.jsonl").read_bytes()
     manifest = json.loads((data / "m.jsonl.run.json").read_text())

@@ -96,11 +96,11 @@ def test_a_path_that_cannot_be_scored(run, place):
     folder = place(bad, LINES[0], empty)
     code, out, err = run(*flags(folder, "--quiet"))
     assert code == 1
-    assert "\ndone     3 items, 2 failed in " in out
-    assert ", 1 paths\n" in out
+    assert "\ndone     3 items, 2 failures in " in out
+    assert ", 1 path\n" in out
     assert err.startswith("failed: bad: a -> b: ")
     assert "failed: empty: a -> : the answer has no tokens" in err
-    assert "2 failed, the others are kept" in err
+    assert "2 failures, the others are kept" in err
     got = result(folder)
     [evaluation] = got[0]["path_evaluations"]
     assert list(evaluation) == [*PATH_FIELDS, "error"]
@@ -228,7 +228,7 @@ def test_the_report_beside_the_output(run, place):
     assert "Boundary `separate` says where answers start. Of 8 answers" in page
     assert record["remarks"] == []
     assert [one["name"] for one in record["failures"]] == ["bad: a|b\\x1b[31m -> b"]
-    assert "## Failed: 1 paths, in no mean" in page
+    assert "## Failed: 1 path, in no mean" in page
     settings = record["settings"]
     assert (settings["seed"], settings["n_bootstrap"], settings["boundary"]) == (4, 50, "separate")
     assert settings["system_prompts"] == [path_system.DEFAULT_SYSTEM_PROMPT]
@@ -276,7 +276,7 @@ def test_a_report_on_nothing_has_no_empty_tables(run, place):
     page = (folder / "out_report.md").read_text(encoding="utf-8")
     assert "| Probability with the path | - | - | 0 paths |" in page
     assert re.findall("^## .*$", page, re.M) == [
-        "## Failed: 1 paths, in no mean",
+        "## Failed: 1 path, in no mean",
         "## Settings and versions",
     ]
 

@@ -355,5 +355,5 @@ def test_as_a_process(place, tmp_path):
         words, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ)
     )
     assert (good.returncode, good.stderr) == (0, "")
-    assert good.stdout.startswith("done     1 requests, 0 failed in ")
+    assert good.stdout.startswith("done     1 request, 0 failed in ")
     assert records(folder)[0]["n_scored"] == 2

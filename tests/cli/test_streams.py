@@ -130,7 +130,7 @@ def test_a_pipe_by_name(here, tmp_path):
 
 def test_the_null_device_stays_one(here, tmp_path, capfd):
     assert run(*here("vote"), "--output", os.devnull) == 0
-    assert "done     1 items" in capfd.readouterr().out
+    assert "done     1 item" in capfd.readouterr().out
     assert names(tmp_path) == ["in.jsonl"]
     assert not os.path.isfile(os.devnull)
 
@@ -146,7 +146,7 @@ def test_the_page_alone_on_stdout(here, tmp_path, capfd):
     assert run(*here("score"), "--output", "out.jsonl", "--html", "-") == 0
     found = capfd.readouterr()
     assert found.out.startswith("<!doctype html>")
-    assert "done     1 requests" in found.err
+    assert "done     1 request" in found.err
     assert run(*here("score"), "--output", "-", "--html", "/dev/stdout") == 2
     assert "--output is the same stream" in capfd.readouterr().err
 

@@ -115,7 +115,7 @@ def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart
 
 
 WIDTH, HEIGHT = 420, 330
-LEFT, RIGHT, TOP, BOTTOM = 52, 410, 12, 226
+LEFT, RIGHT, TOP, BOTTOM = 60, 410, 12, 226
 COUNTS_TOP, COUNTS_BOTTOM = 238, 290
 
 

@@ -1,14 +1,21 @@
 """Parts of a picture: shapes, texts and axes. Lengths are in the units of its view box."""
 
 import dataclasses
+import functools
+import itertools
 import math
+import unicodedata
 from collections.abc import Iterator
 
 from markupsafe import Markup
 
 from jaxscore.report.html.frame import visible
 
-LONGEST = 26  # characters of a user's text in a picture
+LONGEST = 170  # the width of a user's text in a picture
+DASH = 6  # the length of a dash
+EDGE = 9  # the width right of an axis that a tick's text may take
+LONGEST_TICK = 6  # characters
+GAP = 4  # the width between two ticks' texts
 TWOFOLD = 3  # a logarithmic axis that spans less has the ticks of a plain one
 FEW = 2  # powers of ten, beside which other ticks have room
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -21,10 +28,29 @@ def picture(title: str, finding: str, width: int, height: int, *parts: Markup) -
     ).format(width, height, visible(title), visible(finding), Markup("").join(parts))
 
 
+def width(text: str) -> float:
+    """Return the width of a text in a picture's font, or a little more."""
+    return sum(map(_width, text))
+
+
+@functools.cache
+def _width(character: str) -> float:
+    if unicodedata.east_asian_width(character) in "WF":
+        return 12
+    if unicodedata.combining(character):
+        return 0
+    if character in ".,:;'il|! ":
+        return 4
+    return 10 if character in "mwMW@%—…" else 8 if character.isupper() else 6.5
+
+
 def short(text: str) -> str:
     """A user's text that fits beside a picture."""
     line = visible(" ".join(text.split()))
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    if width(line) <= LONGEST:
+        return line
+    ends = itertools.accumulate(map(_width, line))
+    return f"{line[: sum(end <= LONGEST - 10 for end in ends)]}…"
 
 
 def size(value: float) -> str:
@@ -43,10 +69,18 @@ def words(
     )
 
 
-def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
-    """A straight line."""
-    return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"/>').format(
-        *map(size, (x1, y1, x2, y2)), kind
+def line(
+    x1: float, y1: float, x2: float, y2: float, kind: str, turn: tuple[int, int] = (0, 1)
+) -> Markup:
+    """A straight line; `turn` (k, n) is the kth of n lines at one place, whose dashes alternate."""
+    k, n = turn
+    dashes = Markup("")
+    if n > 1:
+        dashes = Markup(' style="stroke-dasharray:{} {};stroke-dashoffset:{}"').format(
+            DASH, DASH * (n - 1), -DASH * k
+        )
+    return Markup('<line x1="{}" y1="{}" x2="{}" y2="{}" class="{}"{}/>').format(
+        *map(size, (x1, y1, x2, y2)), kind, dashes
     )
 
 
@@ -111,7 +145,7 @@ class Axis:
         apart = max(1.0, apart) if self.whole else apart
         first = math.ceil(self.low / apart - 1e-9)
         for k in range(first, math.floor(self.high / apart + 1e-9) + 1):
-            yield k * apart, f"{k * apart:.10g}"
+            yield k * apart, tick_text(k * apart)
 
     def _log_ticks(self, most: int) -> Iterator[tuple[float, str]]:
         """Powers of ten, and if these are few their double and their fivefold too."""
@@ -126,12 +160,25 @@ class Axis:
                     yield value, f"10{str(power).translate(RAISED)}" if tall else f"{value:g}"
 
 
+def tick_text(value: float) -> str:
+    """Return a tick's number, as a power of ten if it has many digits."""
+    text = f"{value:.10g}"
+    if len(text) <= LONGEST_TICK:
+        return text
+    digits, power = f"{value:.2e}".split("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
 def axis_below(axis: Axis, y: float, title: str, upper: float | None = None) -> Markup:
     """A horizontal axis at the height y, with its ticks; grid lines go up to `upper`."""
-    parts = [line(axis.start, y, axis.end, y, "rule")]
+    parts, end = [line(axis.start, y, axis.end, y, "rule")], -math.inf
     for value, text in axis.ticks():
-        x = axis.at(value)
-        parts += [line(x, y, x, y + 4, "rule"), words(x, y + 15, text)]
+        x, half = axis.at(value), width(text) / 2
+        middle = min(x, axis.end + EDGE - half)
+        parts.append(line(x, y, x, y + 4, "rule"))
+        if middle - half > end:
+            parts.append(words(middle, y + 15, text))
+            end = middle + half + GAP
         if upper is not None:
             parts.append(line(x, y, x, upper, "grid"))
     parts.append(words((axis.start + axis.end) / 2, y + 31, title, "name"))

@@ -69,7 +69,15 @@ def _template() -> Any:
         finalize=_shown,
         keep_trailing_newline=True,
     )
+    environment.filters["columns"] = columns
     return environment.from_string(_file("template.html"))
+
+
+def columns(parts: Sequence[Any], limit: int) -> list[tuple[Any, int]]:
+    """Pair each part with the number of parts in its row: rows are full and of similar lengths."""
+    n_rows = -(-len(parts) // limit)
+    sizes = [len(range(k, len(parts), n_rows)) for k in range(n_rows)]
+    return list(zip(parts, [size for size in sizes for _ in range(size)], strict=True))
 
 
 def _shown(value: Any) -> Any:
@@ -157,7 +165,7 @@ class _PlainStrips:
 
     def __init__(self, strips: Strips) -> None:
         self.strips = strips
-        self.place, _, self.texts = strips.table
+        self.table = strips.table
         self.end = np.cumsum(strips.tokens.length)
 
     def of_item(self, k: int) -> list[PlainStrip]:
@@ -166,28 +174,39 @@ class _PlainStrips:
         each = max(1, TOKENS // max(1, last - first))
         tokens, found = self.strips.tokens, []
         for place in range(first, min(last, first + TOKENS)):
-            n, end = int(tokens.length[place]), int(self.end[place])
-            shown = [self._token(at) for at in range(end - n, end - n + min(n, each))]
-            n_more = n - len(shown) + int(tokens.left_out[place])
+            end = int(self.end[place])
+            begin = end - int(tokens.length[place])
+            shown, at = [], begin
+            while at < end and at - begin < each:
+                after = at + 1
+                while after < end and self.table.continues[after]:
+                    after += 1
+                shown.append(self._token(at, after))
+                at = after
+            n_more = end - at + int(tokens.left_out[place])
             found.append(PlainStrip(self.strips.titles[place], shown, n_more))
         return found
 
-    def _token(self, at: int) -> PlainToken:
-        tokens, text = self.strips.tokens, self.texts[self.place[at]]
+    def _token(self, at: int, after: int) -> PlainToken:
+        """A token, or several that share characters, with the sum of their log-probabilities."""
+        text = self.table.texts[self.table.index[at]]
         shown = f"·{text[1:]}" if text.startswith(" ") else text
         shown = shown.replace("\n", "↵").replace("\t", "⇥") or "∅"
-        thousandths = int(tokens.numbers["logprob"][at])
-        if thousandths == MISSING:
+        thousandths = self.strips.tokens.numbers["logprob"][at:after]
+        each = [value / PER_NAT for value in thousandths[thousandths != MISSING].tolist()]
+        if not each:
             return PlainToken(shown, None, True, "no probability: nothing stands before it")
-        nats = thousandths / PER_NAT
-        amount = round(min(1.0, max(0.0, -nats / DARKEST)), 2)
-        return PlainToken(shown, amount, tokens.greedy[at] != 0, f"log-probability {nats:.3f}")
+        amount = round(min(1.0, max(0.0, -sum(each) / DARKEST)), 2)
+        parts = f" ({', '.join(f'{nats:.3f}' for nats in each)})" if after - at > 1 else ""
+        tip = f"log-probability {sum(each):.3f}{parts}"
+        return PlainToken(shown, amount, bool(self.strips.tokens.greedy[at:after].all()), tip)
 
 
 INLINE = re.compile(r"\\(.)|\*\*(.+?)\*\*|`([^`]*)`|&(amp|lt|gt);|(\u2060)", re.DOTALL)
 ENTITIES = {"amp": "&", "lt": "<", "gt": ">"}
 BAR = re.compile(r"(?<!\\)\|")
 HEADING = re.compile(r"(#+) (.*)")
+FEW = 2  # columns that are side by side on a phone
 
 
 def blocks(markdown: Iterable[str]) -> Markup:
@@ -237,17 +256,21 @@ def _table(lines: list[str]) -> Markup:
 
     def row(cells: list[str], name: str) -> Markup:
         parts = []
-        for k, (cell, aside) in enumerate(zip(cells, right, strict=True)):
+        for k, (cell, aside, title) in enumerate(zip(cells, right, header, strict=True)):
             kind = "th" if name == "th" or k == 0 else "td"
             scope = ' scope="col"' if name == "th" else ' scope="row"' if k == 0 else ""
             number = ' class="number"' if aside else ""
-            parts.append(Markup(f"<{kind}{scope}{number}>{{}}</{kind}>").format(inline(cell)))
+            label = Markup(' data-label="{}"').format(inline(title).striptags()) * (kind == "td")
+            parts.append(
+                Markup(f"<{kind}{scope}{number}{{}}>{{}}</{kind}>").format(label, inline(cell))
+            )
         return Markup("<tr>{}</tr>").format(Markup("").join(parts))
 
     head = row(header, "th") if any(header) else Markup("")
     body = Markup("").join(row(cells, "td") for cells in rows)
-    whole = '<div class="wide"><table><thead>{}</thead><tbody>{}</tbody></table></div>'
-    return Markup(whole).format(head, body)  # a table that is too wide scrolls in its place
+    many = Markup(' class="many"') if len(header) > FEW else ""  # lines of a phone
+    whole = '<div class="wide"><table{}><thead>{}</thead><tbody>{}</tbody></table></div>'
+    return Markup(whole).format(many, head, body)  # a table that is too wide scrolls in its place
 
 
 KEPT = "\n\t"

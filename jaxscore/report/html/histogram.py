@@ -23,7 +23,7 @@ from jaxscore.report.html.drawing import (
 
 MOST, FEWEST = 36, 8  # bars, of many values and of few
 WIDTH, HEIGHT = 420, 240
-LEFT, RIGHT, TOP, BOTTOM = 52, 410, 14, 200
+LEFT, RIGHT, TOP, BOTTOM = 60, 410, 26, 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +114,9 @@ def histogram(
         x = across.at(mean)
         anchor = "start" if x < (LEFT + RIGHT) / 2 else "end"
         marks = [
-            line(x, BOTTOM, x, TOP - 6, "mark"),
+            line(x, BOTTOM, x, TOP - 18, "mark"),
             words(
-                x + (5 if anchor == "start" else -5), TOP - 2, f"mean {mean:.3g}", "strong", anchor
+                x + (5 if anchor == "start" else -5), TOP - 10, f"mean {mean:.3g}", "strong", anchor
             ),
         ]
     peak = int(np.argmax(found.n))
@@ -160,7 +160,7 @@ def two_sided(
 
 
 SCATTER_WIDTH, SCATTER_HEIGHT = 420, 300
-SCATTER_LEFT, SCATTER_RIGHT, SCATTER_TOP, SCATTER_BOTTOM = 58, 410, 12, 258
+SCATTER_LEFT, SCATTER_RIGHT, SCATTER_TOP, SCATTER_BOTTOM = 60, 410, 12, 258
 POINTS = 300  # of more, a grid of counts is drawn
 CELLS = 18  # of the grid, each way
 
@@ -258,7 +258,7 @@ Counted = Iterable[tuple[float, float, int]]  # x, y, and the number of items
 
 def _points(counts: Counted, across: Axis, up: Axis) -> list[Markup]:
     return [
-        dot(across.at(x), up.at(y), 3, "dot", f"{x:.4g}, {y:.4g}{f': {n}' if n > 1 else ''}")
+        dot(across.at(x), up.at(y), 3.5, "dot", f"{x:.4g}, {y:.4g}{f': {n}' if n > 1 else ''}")
         for x, y, n in counts
     ]
 

@@ -1,5 +1,7 @@
 """Means with their 95% intervals: of groups side by side, and along curves."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -7,6 +9,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from jaxscore.report.html.drawing import (
+    GAP,
     Axis,
     axis_below,
     axis_beside,
@@ -15,18 +18,19 @@ from jaxscore.report.html.drawing import (
     line,
     picture,
     short,
+    tick_text,
+    width,
     words,
 )
 
 WIDTH = 420
-PER_CHARACTER = 6  # the width of a letter
 # Groups
-GROUPS_RIGHT, GROUPS_TOP = 360, 10
+GROUPS_TOP = 10
 TALL, ALL = 24, 160  # least height of a group, and height of few groups together
 MOST = 16  # groups
 # Curves
 HEIGHT = 282
-LEFT, RIGHT, TOP, BOTTOM = 52, 400, 12, 228
+LEFT, RIGHT, TOP, BOTTOM = 60, 400, 12, 228
 KEY = 276  # the height of the names' last line
 LETTERS = "abcdefgh"  # that mark the ends of the curves; more curves are not drawn
 LETTER = 10  # the height of one
@@ -36,6 +40,8 @@ SWATCH = 14  # the width of a curve's colour before its name
 APART = 5  # between the intervals of two curves at one place
 BETWEEN = 16  # the width between two names
 LINE = 14  # the height of a line of names
+RING = 1  # the radius that a point around another one has more
+Segment = tuple[tuple[float, float], tuple[float, float]]
 
 
 class Group(NamedTuple):
@@ -72,8 +78,9 @@ def intervals(
         return None
     every = [v for g in drawn for v in (g.mean, g.low, g.high, g.reference) if v is not None]
     low, high = min(0.0, *every), max(0.0, *every)
-    left = 24 + PER_CHARACTER * max(len(short(one.name)) for one in drawn)
-    across = Axis(low, high if high > low else low + 1, left, GROUPS_RIGHT)
+    left = 12 + max(width(short(one.name)) for one in drawn)
+    right = WIDTH - 12 - max(width(one.shown) for one in drawn)
+    across = Axis(low, high if high > low else low + 1, left, right)
     tall = max(TALL, min(2 * TALL, ALL / len(drawn)))
     bottom = GROUPS_TOP + tall * len(drawn) + 4
     parts = [axis_below(across, bottom, label, GROUPS_TOP)]
@@ -85,7 +92,7 @@ def intervals(
         parts += [
             words(left - 8, y + 4, short(one.name), "strong", "end"),
             box(min(zero, x), y - 6, abs(x - zero), 12, "bar soft", tip),
-            words(GROUPS_RIGHT + 8, y + 4, one.shown, "strong", "start"),
+            words(right + 8, y + 4, one.shown, "strong", "start"),
         ]
         if one.low is not None and one.high is not None:
             parts.append(line(across.at(one.low), y, across.at(one.high), y, "whisker"))
@@ -148,8 +155,11 @@ def curves(
         *_ticks(places, across),
         words((LEFT + RIGHT) / 2, BOTTOM + 31, x, "name"),
     ]
+    at = []
     for k, one in enumerate(drawn):
-        parts += _curve(one, across, up, (k - (len(drawn) - 1) / 2) * apart, k, spans=spans)
+        aside = (k - (len(drawn) - 1) / 2) * apart
+        at.append([(round(across.at(p.x) + aside, 1), round(up.at(p.y), 1)) for p in one.points])
+    parts += [*_lines(at), *_points(drawn, at, up, spans=spans)]
     parts += _letters([up.at(one.points[0].y) for one in drawn], LEFT + 6)
     parts += _letters([up.at(one.points[-1].y) for one in drawn], RIGHT + 6)
     names = [f"{letter}  {short(one.name)}" for letter, one in zip(LETTERS, drawn, strict=False)]
@@ -167,39 +177,65 @@ def has_spans(given: Sequence[Curve]) -> bool:
 
 
 def _ticks(places: Sequence[float], across: Axis) -> list[Markup]:
-    """The places themselves where they have room, each a width of a number after the last."""
-    out, end = [], -1.0
+    """The places themselves where they have room."""
+    out, end = [], -math.inf
     for value in places:
-        at, text = across.at(value), f"{value:.10g}" if value % 1 == 0 else f"{value:.3g}"
-        if at - end >= PER_CHARACTER * (len(text) + 1):
+        text = tick_text(value if value % 1 == 0 else float(f"{value:.3g}"))
+        at, half = across.at(value), width(text) / 2
+        if at - half > end:
             out += [line(at, BOTTOM, at, BOTTOM + 4, "rule"), words(at, BOTTOM + 14, text)]
-            end = at
+            end = at + half + GAP
     return out
 
 
 def _letters(ends: Sequence[float], x: float) -> list[Markup]:
-    """The letters of the curves at x, each beside its curve's end or just above the next one."""
-    out, lowest = [], BOTTOM + 4.0
-    for y, k in sorted(((y, k) for k, y in enumerate(ends)), reverse=True):
-        lowest = min(y + 3.5, lowest)
-        out.append(words(x, lowest, LETTERS[k], "strong"))
-        lowest -= LETTER
+    """The letters of the curves at x, one above the other where their ends are close."""
+    order = sorted(range(len(ends)), key=lambda k: (-ends[k], -k))
+    places, lowest = [], BOTTOM + 4.0
+    for k in order:
+        places.append(min(ends[k] + 3.5, lowest))
+        lowest = places[-1] - LETTER
+    out, highest = [], float(LETTER)  # no letter is above the picture
+    for k, y in reversed([*zip(order, places, strict=True)]):
+        out.append(words(x, max(y, highest), LETTERS[k], "strong"))
+        highest = max(y, highest) + LETTER
+    return out[::-1]
+
+
+def _lines(places: Sequence[list[tuple[float, float]]]) -> list[Markup]:
+    """The lines of all curves; where several coincide, their dashes take turns."""
+    segments = [[*pairwise(at)] for at in places]
+    shared = Counter(segment for curve in segments for segment in curve)
+    earlier: Counter[Segment] = Counter()
+    out = []
+    for rank, curve in enumerate(segments):
+        for segment in curve:
+            (x1, y1), (x2, y2) = segment
+            out.append(line(x1, y1, x2, y2, _kind(rank), turn=(earlier[segment], shared[segment])))
+            earlier[segment] += 1
     return out
 
 
-def _curve(
-    one: Curve, across: Axis, up: Axis, aside: float, rank: int, *, spans: bool
+def _points(
+    drawn: Sequence[Curve],
+    places: Sequence[list[tuple[float, float]]],
+    up: Axis,
+    *,
+    spans: bool,
 ) -> list[Markup]:
-    at = [(across.at(point.x) + aside, up.at(point.y)) for point in one.points]
-    out = [line(*here, *there, _kind(rank)) for here, there in pairwise(at)]
-    for point, (x, y) in zip(one.points, at, strict=True):
-        span = ""
-        if point.low is not None and point.high is not None:
-            if spans:
-                out.append(line(x, up.at(point.low), x, up.at(point.high), "span"))
-            span = f", 95% interval {point.low:.3g} to {point.high:.3g}"
-        tip = f"{one.name}, {point.x:.6g}: {point.y:.3g}{span}"
-        out.append(dot(x, y, 2.5, f"point s{rank % COLOURS}", tip))
+    """The points of all curves; where several coincide, they are rings around each other."""
+    left = Counter(point for at in places for point in at)
+    out = []
+    for rank, (curve, at) in enumerate(zip(drawn, places, strict=True)):
+        for point, (x, y) in zip(curve.points, at, strict=True):
+            left[x, y] -= 1
+            span = ""
+            if point.low is not None and point.high is not None:
+                if spans:
+                    out.append(line(x, up.at(point.low), x, up.at(point.high), "span"))
+                span = f", 95% interval {point.low:.3g} to {point.high:.3g}"
+            tip = f"{curve.name}, {point.x:.6g}: {point.y:.3g}{span}"
+            out.append(dot(x, y, 2.5 + RING * left[x, y], f"point s{rank % COLOURS}", tip))
     return out
 
 
@@ -210,11 +246,11 @@ def _kind(rank: int) -> str:
 
 def _key(names: Sequence[str]) -> tuple[list[Markup], int]:
     """The names of the curves, side by side, and how many lines they take."""
-    out, x, n_lines = [], LEFT, 1
+    out, x, n_lines = [], float(LEFT), 1
     for rank, name in enumerate(names):
-        wide = SWATCH + PER_CHARACTER * len(name) + BETWEEN
+        wide = SWATCH + width(name) + BETWEEN
         if x > LEFT and x + wide > RIGHT:
-            x, n_lines = LEFT, n_lines + 1
+            x, n_lines = float(LEFT), n_lines + 1
         y = KEY + LINE * (n_lines - 1)
         out.append(line(x, y - 4, x + SWATCH - 4, y - 4, _kind(rank)))
         out.append(words(x + SWATCH, y, name, "strong", "start"))

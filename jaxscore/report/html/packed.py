@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.report.counts import singular
 from jaxscore.report.document import Column, Items, Row, n_listed
 from jaxscore.report.html.strips import (
     MISSING,
@@ -40,6 +41,7 @@ def packed(items: Items) -> str:
     arrays: dict[str, np.ndarray] = {}
     header: dict[str, Any] = {
         "what": items.what,
+        "one": singular(items.what),
         "n": items.n,
         "nAll": items.n_all,
         "columns": [_column(one, f"c{k}", arrays) for k, one in enumerate(items.columns)],
@@ -106,18 +108,20 @@ def _small(values: Any) -> np.ndarray:
 
 def _strips(strips: Strips, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     tokens = strips.tokens
-    place, ids, texts = strips.table
+    table = strips.table
     arrays["first"] = _small(np.diff(strips.first))
     arrays["length"] = _small(tokens.length)
     arrays["leftOut"] = _small(tokens.left_out)
-    arrays["token"] = _small(place)
+    arrays["token"] = _small(table.index)
+    if table.continues.any():
+        arrays["continues"] = np.packbits(table.continues, bitorder="little")
     arrays["greedy"] = np.packbits(tokens.greedy == 1, bitorder="little")
     unsure = (tokens.greedy == NOT_KNOWN) & (tokens.numbers["logprob"] != MISSING)
     if unsure.any():
         arrays["unsure"] = np.packbits(unsure, bitorder="little")
     return {
-        "ids": ids,
-        "texts": texts,
+        "ids": table.ids,
+        "texts": table.texts,
         "titles": _distinct(strips.titles, "title", arrays),
         "contexts": _distinct(strips.contexts, "context", arrays),
         "shows": _metrics(strips, arrays),

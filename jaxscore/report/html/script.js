@@ -4,6 +4,7 @@
 const PAGE = 50; // rows of the table that are there at a time
 const TOKENS = 900; // tokens of a panel that are there at a time, over all of its strips
 const STRIPS = 12; // strips, and rows of a table, of a panel that are there at a time
+const SHORT = 24; // characters of a cell that needs no shortening
 const MISSING = -32768, LARGEST = 32767;
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
 let items = null; // the header of the block, with its arrays in `a`
@@ -102,9 +103,10 @@ async function load() {
 			column.text = (k) => column.values[where[k]];
 		} else column.text = (k) => column.values[k];
 	}
+	for (const column of items.columns) column.long = column.kind === "text" && column.values.some((text) => text.length > SHORT);
 	strips = items.strips;
 	if (strips) {
-		if (items.textColumn) items.columns.splice(1, 0, { title: items.textColumn, kind: "text", text: stripText });
+		if (items.textColumn) items.columns.splice(1, 0, { title: items.textColumn, kind: "text", text: stripText, long: true });
 		const { first, length } = items.a;
 		strips.first = starts(first);
 		strips.start = starts(length);
@@ -194,30 +196,31 @@ function choose() {
 
 const words = new Intl.Collator("en", { numeric: true });
 
+const labelled = (text, control) => make("label", null, make("span", null, text), control);
+
 function chooser(id, label, choices, onchange) {
-	return make("select", { id, "aria-label": label, onchange }, ...choices.map(([value, text]) => make("option", { value }, text)));
+	return labelled(label, make("select", { id, onchange }, ...choices.map(([value, text]) => make("option", { value }, text))));
 }
 
 function controls() {
-	const parts = [make("input", { type: "search", id: "q", placeholder: "Search texts", "aria-label": "Search texts", oninput: (e) => change({ q: e.target.value }) })];
+	const parts = [labelled("Search texts", make("input", { type: "search", id: "q", oninput: (e) => change({ q: e.target.value }) }))];
 	items.columns.forEach(({ kind, title, values }, k) => {
 		if ((kind !== "category" && kind !== "flag") || values.length < 2 || values.length > 200) return;
-		const choices = values.slice().sort(words.compare).map((v) => [v, title + ": " + v]);
-		parts.push(chooser("is" + k, title, [["", title + ": all"], ...choices], (e) => change({ is: { ...state.is, [k]: e.target.value } })));
+		const choices = values.slice().sort(words.compare).map((v) => [v, v]);
+		parts.push(chooser("is" + k, title, [["", "all"], ...choices], (e) => change({ is: { ...state.is, [k]: e.target.value } })));
 	});
-	const only = [["", "All items"]];
-	if (Object.keys(items.errors).length) only.push(["failed", "Failed only"]);
-	if (items.noise.includes("y")) only.push(["noise", "Within noise only ≈"]);
-	if (only.length > 1) parts.push(chooser("only", "Which items", only, (e) => change({ only: e.target.value })));
+	const only = [["", "all"]];
+	if (Object.keys(items.errors).length) only.push(["failed", "failed"]);
+	if (items.noise.includes("y")) only.push(["noise", "within noise ≈"]);
+	if (only.length > 1) parts.push(chooser("only", "Which " + items.what, only, (e) => change({ only: e.target.value })));
 	const numbers = items.columns.map((one, k) => [String(k), one.title, one.numbers]).filter((one) => one[2]);
 	if (numbers.length) {
-		const select = chooser("range", "Number to limit", numbers, showControls);
-		const end = (which, id, name) => make("input", { type: "number", step: "any", id, placeholder: name, "aria-label": name, oninput: (e) => {
-			const ends = [...(state.range[select.value] || ["", ""])];
+		const end = (which, id, name) => labelled(name, make("input", { type: "number", step: "any", id, oninput: (e) => {
+			const column = place("range").value, ends = [...(state.range[column] || ["", ""])];
 			ends[which] = e.target.value;
-			change({ range: { ...state.range, [select.value]: ends } });
-		} });
-		parts.push(make("span", { class: "range" }, select, end(0, "low", "from"), end(1, "high", "to")));
+			change({ range: { ...state.range, [column]: ends } });
+		} }));
+		parts.push(make("span", { class: "range" }, chooser("range", "Number", numbers, showControls), end(0, "low", "from"), end(1, "high", "to")));
 	}
 	parts.push(
 		make("span", { id: "count", role: "status" }),
@@ -251,8 +254,7 @@ function table() {
 	const heads = items.columns.map((column, k) =>
 		make("th", { scope: "col", class: column.right ? "number" : null, title: column.hint || null },
 			button(column.title, () => sort(k))));
-	return make("div", { class: "wide" }, make("table", { id: "table" },
-		make("caption", null, "One row per item; a head sorts by its column, a name opens the item."),
+	return make("div", { class: "wide" }, make("table", { id: "table", class: "many", style: "--long:" + items.columns.filter((one) => one.long).length },
 		make("thead", null, make("tr", null, ...heads)), make("tbody", null)));
 }
 
@@ -265,16 +267,18 @@ function sort(k) {
 	change({});
 }
 
+const look = ({ right, kind, long }) => (right ? "number" : kind + (long ? " long" : ""));
+
 function row(k) {
 	const open = state.item === k;
 	const cells = items.columns.map((column, c) => {
 		const text = column.text(k);
 		if (c === 0) {
 			const name = button(text.slice(0, 300) || "(no text)", null, { class: "open", "data-item": k, "aria-expanded": String(open), dir: "auto" });
-			return make("th", { scope: "row", class: column.right ? "number" : null }, name);
+			return make("th", { scope: "row", class: look(column) }, name);
 		}
 		const shown = column.kind === "token" ? glyphs(text) : column.right ? three(text) : text.slice(0, 300);
-		return make("td", { class: column.right ? "number" : column.kind, dir: column.right ? null : "auto" }, shown);
+		return make("td", { class: look(column), dir: column.right ? null : "auto", "data-label": column.title }, shown);
 	});
 	return make("tr", { class: items.errors[k] === undefined ? null : "failed" }, ...cells);
 }
@@ -294,7 +298,7 @@ function showTable() {
 		head.setAttribute("aria-sort", state.sort !== k ? "none" : state.down ? "descending" : "ascending");
 	});
 	const all = many(items.n);
-	place("count").textContent = view.length === items.n ? all + " " + items.what : many(view.length) + " of " + all;
+	place("count").textContent = view.length === items.n ? all + " " + (items.n === 1 ? items.one : items.what) : many(view.length) + " of " + all;
 	const turn = (name, to, can) => button(name, () => { state.page = to; update(); }, { disabled: !can });
 	const from = state.page * PAGE;
 	place("pages").replaceChildren(
@@ -336,12 +340,12 @@ function rowsOf(one, rows) {
 	const body = make("tbody", null);
 	const draw = (from) => {
 		body.replaceChildren(...rows.slice(from, from + 2 * STRIPS).map(([cells, share, marked]) => make("tr", { class: marked ? "marked" : null },
-			...cells.map((cell, k) => make(k ? "td" : "th", { scope: k ? null : "row", class: k ? "number" : null, dir: k ? null : "auto" }, k ? three(cell) : cell, !k && marked ? make("b", { class: "mark" }, " ✓ " + one.marked) : "")),
+			...cells.map((cell, k) => make(k ? "td" : "th", { scope: k ? null : "row", class: k ? "number" : null, dir: k ? null : "auto", "data-label": k ? one.header[k] : null }, k ? three(cell) : cell, !k && marked ? make("b", { class: "mark" }, " ✓ " + one.marked) : "")),
 			make("td", { class: "share" }, share === null ? "" : make("span", { style: "--a:" + share.toFixed(4) })))));
 	};
 	draw(0);
 	const heads = one.header.map((head, k) => make("th", { scope: "col", class: k ? "number" : null }, head));
-	return make("div", { class: "wide" }, make("table", { class: "rows" }, make("caption", null, one.title),
+	return make("div", { class: "wide" }, make("table", { class: "rows" + (one.header.length > 2 ? " many" : "") }, make("caption", null, one.title),
 		make("thead", null, make("tr", null, ...heads, make("td", null))), body), turner(rows.length, 2 * STRIPS, draw));
 }
 
@@ -363,6 +367,7 @@ function turner(n, together, draw) {
 const bit = (bits, t) => (bits[t >> 3] >> (t & 7)) & 1;
 const unsure = (t) => items.a.unsure && bit(items.a.unsure, t);
 const greedy = (t) => bit(items.a.greedy, t);
+const continues = (t) => items.a.continues && bit(items.a.continues, t);
 
 function glyphs(text) {
 	return (text[0] === " " ? "·" + text.slice(1) : text).replace(/\n/g, "↵").replace(/\t/g, "⇥") || "∅";
@@ -372,15 +377,21 @@ function shown(text) {
 	return text.replace(/\t/g, "⇥").replace(/\n/g, "↵\n") || "∅";
 }
 
-function amount(t) {
-	const { key, top, per, sign, log } = shows[state.show], raw = items.a[key][t];
+// The number of n tokens that share characters: the sum of theirs, of ranks the largest.
+function total({ key, log }, t, n) {
+	const values = Array.from(items.a[key].subarray(t, t + n)).filter((x) => x !== MISSING);
+	if (!values.length) return MISSING;
+	return log ? Math.max(...values) : values.reduce((a, b) => a + b);
+}
+
+function amount(t, n) {
+	const { top, per, sign, log } = shows[state.show], raw = total(shows[state.show], t, n);
 	if (raw === MISSING || !raw) return 0;
 	const size = (raw / per) * (sign || Math.sign(raw));
 	return Math.min(1, Math.max(0, log ? Math.log10(size) / Math.log10(top) : size / top));
 }
 
-function factText({ key, per, log }, t) {
-	const x = items.a[key][t];
+function factText({ per, log }, x) {
 	if (x === MISSING || (log && !x)) return "none";
 	if (log) return many(x);
 	if (per !== 1000) return (x / per).toPrecision(3);
@@ -413,9 +424,21 @@ function legendParts() {
 }
 
 function paint(span) {
-	const t = Number(span.dataset.t), { key, sign } = shows[state.show];
-	span.style.setProperty("--a", amount(t).toFixed(3));
-	span.classList.toggle("less", !sign && items.a[key][t] < 0 && items.a[key][t] !== MISSING);
+	const t = Number(span.dataset.t), n = Number(span.dataset.n), raw = total(shows[state.show], t, n);
+	span.style.setProperty("--a", amount(t, n).toFixed(3));
+	span.classList.toggle("less", !shows[state.show].sign && raw < 0 && raw !== MISSING);
+}
+
+// A token, or several that share characters, as one box.
+function tokenSpan(t, end) {
+	let n = 1;
+	while (t + n < end && continues(t + n)) n++;
+	const text = strips.texts[items.a.token[t]], each = Array.from({ length: n }, (_, k) => t + k);
+	const hasNone = each.every((k) => items.a.logprob[k] === MISSING);
+	const kind = "t" + (text[0] === " " ? " b" : "") + (hasNone ? " none" : each.every((k) => greedy(k) || unsure(k)) ? "" : " x");
+	const span = make("span", { class: kind, role: "option", tabindex: -1, "data-t": t, "data-n": n, "aria-selected": "false" }, shown(text));
+	paint(span);
+	return span;
 }
 
 function oneStrip(s, each, readout) {
@@ -423,13 +446,10 @@ function oneStrip(s, each, readout) {
 	const title = strips.titles[items.a.title[s]], context = strips.contexts[items.a.context[s]];
 	const line = make("div", { class: "strip", role: "listbox", "aria-label": title || "Tokens", "aria-orientation": "horizontal", dir: "auto" });
 	const draw = (from) => {
-		line.replaceChildren(...Array.from({ length: Math.min(each, n - from) }, (_, j) => {
-			const t = first + from + j, text = strips.texts[items.a.token[t]];
-			const kind = "t" + (text[0] === " " ? " b" : "") + (items.a.logprob[t] === MISSING ? " none" : greedy(t) || unsure(t) ? "" : " x");
-			const span = make("span", { class: kind, role: "option", tabindex: j ? -1 : 0, "data-t": t, "aria-selected": "false" }, shown(text));
-			paint(span);
-			return span;
-		}));
+		const spans = [], end = first + Math.min(n, from + each);
+		for (let t = first + from; t < end; t++) if (!continues(t)) spans.push(tokenSpan(t, first + n));
+		if (spans.length) spans[0].tabIndex = 0;
+		line.replaceChildren(...spans);
 	};
 	draw(0);
 	const look = (e) => { const span = e.target.closest(".t"); if (span) read(span, readout, e.type === "focusin"); };
@@ -453,14 +473,18 @@ function walk(e) {
 }
 
 function read(span, readout, focused) {
-	const t = Number(span.dataset.t), j = items.a.token[t], p = items.a.logprob[t];
-	const facts = { Token: JSON.stringify(strips.texts[j]) };
-	if (strips.ids[j] >= 0) facts.Id = String(strips.ids[j]);
-	if (p === MISSING) facts["Log-probability"] = "none: nothing stands before it";
+	const t = Number(span.dataset.t), n = Number(span.dataset.n), each = Array.from({ length: n }, (_, k) => t + k);
+	const facts = { [n > 1 ? n + " tokens" : "Token"]: JSON.stringify(strips.texts[items.a.token[t]]) };
+	const ids = each.map((k) => strips.ids[items.a.token[k]]), scored = each.filter((k) => items.a.logprob[k] !== MISSING);
+	if (ids[0] >= 0) facts.Id = ids.join(", ");
+	if (!scored.length) facts["Log-probability"] = "none: nothing stands before it";
 	else {
-		if (!unsure(t)) facts["Most probable"] = greedy(t) ? "yes" : "no ≠";
-		facts.Probability = Math.exp(p / 1000).toPrecision(3);
-		for (const one of strips.shows) facts[one.name] = factText(one, t);
+		if (!scored.some(unsure)) facts["Most probable"] = scored.map((k) => (greedy(k) ? "yes" : "no ≠")).join(", ");
+		facts.Probability = Math.exp(total(shows.logprob, t, n) / 1000).toPrecision(3);
+		for (const one of strips.shows) {
+			const parts = each.map((k) => factText(one, items.a[one.key][k])).join(", ");
+			facts[one.name] = n > 1 ? factText(one, total(one, t, n)) + " (" + parts + ")" : parts;
+		}
 	}
 	readout.replaceChildren(...Object.entries(facts).map(([name, text]) => make("div", null, make("dt", null, name), make("dd", null, text))));
 	if (focused) for (const other of span.parentNode.children) other.setAttribute("aria-selected", String(other === span));
@@ -506,7 +530,7 @@ async function start() {
 	if (place("data")) {
 		await load();
 		const section = place("items");
-		section.append(controls(), table(), make("div", { id: "pages" }));
+		section.append(controls(), make("p", { class: "note" }, "One row per item; a head sorts by its column, a name opens the item."), table(), make("div", { id: "pages" }));
 		section.addEventListener("click", (e) => {
 			if (!e.target.matches(".open")) return;
 			const k = Number(e.target.dataset.item);

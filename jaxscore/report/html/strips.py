@@ -4,13 +4,13 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscore.types.token_texts import token_texts
+from jaxscore.types.token_texts import characters_of, is_byte_level, joined_bytes, token_bytes
 
 LARGEST = 32_767  # largest number stored; a larger one is displayed as "at least"
 MISSING = -32_768  # in place of a number that does not exist
@@ -279,8 +279,57 @@ class Strips:
     metrics: Sequence[TokenMetric] = ()
 
     @functools.cached_property
-    def table(self) -> tuple[np.ndarray, list[int], list[str]]:
-        """Index of each token in a table of distinct tokens, and the table's ids and texts."""
-        distinct, place = _distinct(self.tokens.ids)
+    def table(self) -> "TokenTable":
+        """The distinct tokens with their texts, and the index of each token in them."""
+        distinct, index = _distinct(self.tokens.ids)
         ids = distinct.tolist()
-        return place, ids, token_texts([self.names[id] for id in ids])
+        pieces = token_bytes(
+            [self.names[id] for id in ids],
+            byte_level=is_byte_level([self.names[id] for id in self.tokens.ids.tolist()]),
+        )
+        texts = [joined_bytes([piece]) for piece in pieces]
+        continues = np.zeros(len(index), bool)
+        entries: dict[tuple[int, str], int] = {}
+        for start, end in self._not_ascii(index, pieces):
+            places = index[start:end].tolist()
+            for first, after, text in characters_of([pieces[place] for place in places]):
+                if after - first == 1:
+                    continue
+                continues[start + first + 1 : start + after] = True
+                for k in range(first, after):
+                    entry = ids[places[k]], text if k == first else ""
+                    index[start + k] = entries.setdefault(entry, len(ids) + len(entries))
+        ids += [id for id, _ in entries]
+        return TokenTable(index, ids, texts + [text for _, text in entries], continues)
+
+    def _not_ascii(self, index: np.ndarray, pieces: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+        """Start and end of tokens that may share characters: all but the first begin so."""
+        is_late = np.array([not piece[:1].isascii() for piece in pieces], bool)[index]
+        length = self.tokens.length
+        is_late[(np.cumsum(length) - length)[length > 0]] = False  # a text begins there
+        edges = np.flatnonzero(np.diff(is_late, prepend=False, append=False))
+        for start, end in edges.reshape(-1, 2).tolist():
+            yield start - 1, end
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenTable:
+    """The tokens of all strips with their texts.
+
+    Tokens that share characters, such as the bytes of an emoji, have entries with the text of all
+    at the first of them and no text at the others. The texts of consecutive tokens thus are the
+    text in any case.
+
+    Attributes:
+        index: int [tokens], index of each token in `ids` and `texts`.
+        continues: bool [tokens], True if the token continues a character of the one before it.
+    """
+
+    index: np.ndarray
+    ids: list[int]
+    texts: list[str]
+    continues: np.ndarray
+
+    def heads(self) -> np.ndarray:
+        """Index of the first token that shares a character with each token, int [tokens]."""
+        return np.maximum.accumulate(np.where(self.continues, 0, np.arange(len(self.index))))

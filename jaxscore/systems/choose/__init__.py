@@ -21,6 +21,7 @@ from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.flags import flag
@@ -356,14 +357,14 @@ def headline(summary: Mapping[str, Any]) -> str:
     means: Mapping[str, Estimate] = summary["overall"]
     acc, chance = means["acc"], means["chance"]
     if acc.mean is None or chance.mean is None:
-        return f"{summary['n_scored']} items scored, none with a gold option"
+        return f"{counted(summary['n_scored'], 'items')} scored, none with a gold option"
     span = acc.span(".4f", " (", ")")
     others = "".join(
         f", {name} {mean:.4f}"
         for name in ("acc_norm", "acc_pmi")
         if (mean := means[name].mean) is not None
     )
-    return f"acc {acc.mean:.4f}{span}{others}, chance {chance.mean:.4f}, {acc.n} items"
+    return f"acc {acc.mean:.4f}{span}{others}, chance {chance.mean:.4f}, {counted(acc.n, 'items')}"
 
 
 class Choose(System):

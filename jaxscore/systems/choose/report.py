@@ -20,6 +20,7 @@ from jaxscore.report.document import (
 )
 from jaxscore.report.html.chart_parts import by_category, calibrated, means
 from jaxscore.report.markdown import interval, number, table, text
+from jaxscore.report.prompts import question_of
 from jaxscore.report.sections import (
     closing,
     estimate_card,
@@ -176,9 +177,8 @@ def _surety(item: Mapping[str, Any]) -> tuple[bool, float]:
 
 
 def _heading(item: Mapping[str, Any]) -> str:
-    """An item's id, and the last line of its context."""
-    lines = [line for line in item["context"].splitlines() if line.strip()]
-    return f"{item['id']}: {lines[-1] if lines else ''}"
+    """An item's id and its question."""
+    return f"{item['id']}: {question_of(item['context'])}"
 
 
 def _options(item: Mapping[str, Any]) -> list[Row]:

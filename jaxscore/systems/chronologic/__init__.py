@@ -18,6 +18,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_output import where
 from jaxscore.lm import require_local
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.flags import SWITCH, Flag, flag
 from jaxscore.shell.items import Items
@@ -366,7 +367,7 @@ def score_headline(means: Mapping[str, Estimate]) -> str:
     if brier.mean is None:
         return "no question was scored"
     return (
-        f"overall Brier {brier.mean:.5f}{brier.span('.5f')}, {brier.n} questions "
+        f"overall Brier {brier.mean:.5f}{brier.span('.5f')}, {counted(brier.n, 'questions')} "
         f"(equal probabilities would get {uniform.mean:.5f})"
     )
 
@@ -379,7 +380,7 @@ def quiz_headline(means: Mapping[str, Estimate], no_letter: int) -> str:
     return (
         f"overall accuracy {accuracy.mean:.4f}{accuracy.span('.4f')}, "
         f"skill {skill.mean:.4f}{skill.span('.4f')}, "
-        f"{accuracy.n} questions, {no_letter} responses without a letter"
+        f"{counted(accuracy.n, 'questions')}, {counted(no_letter, 'responses')} without a letter"
     )
 
 

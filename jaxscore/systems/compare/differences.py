@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from jaxscore.analysis import paired
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.analysis.paired import FourCells
+from jaxscore.report.counts import counted
 from jaxscore.shell.fields import Decision
 from jaxscore.systems.compare.columns import UNKNOWN, Choices, Column
 
@@ -94,14 +95,19 @@ class Difference:
         Args:
             n_tests: number of tests over which p is corrected.
         """
-        over = f"n = {self.n} {'pair' if self.n == 1 else 'pairs'}"
+        over = f"n = {counted(self.n, 'pairs')}"
         if self.n_groups is not None:
-            over = f"n = {self.n} values in {self.n_groups} groups"
+            over = f"n = {counted(self.n, 'values')} in {counted(self.n_groups, 'groups')}"
+        few = "too few pairs for an interval or a test"
         if self.difference is None or self.difference.mean is None or self.p_holm is None:
-            return f"{self.title}: too few to compare, {over}"
+            return f"{self.title}: {few}, {over}"
         mean, span = self.difference.mean, self.difference.span(before="")
         line = f"{self.title}: A {self.mean_a:.4g}, B {self.mean_b:.4g}, "
-        if self.mean_a == self.mean_b and self.p == 1.0 and not mean:
+        is_equal = self.mean_a == self.mean_b and self.p == 1.0 and not mean
+        is_untestable = self.smallest_p is not None and self.smallest_p >= LEVEL
+        if not span and is_untestable and not (is_equal and (self.n_groups or self.n) > 1):
+            return f"{line}{few}, B - A = {mean:.4g}, {over}"
+        if is_equal:
             span = f" ({span})" if span else ""
             return f"{line}no difference shown, the means are equal{span}, {over}"
         corrected = f" after Holm over {n_tests} tests" if n_tests > 1 else ""
@@ -109,10 +115,10 @@ class Difference:
         if self.p_holm < LEVEL:
             side = "higher" if mean > 0 else "lower"
             return f"{line}B is {side} by {abs(mean):.4g} ({evidence}), {over}"
-        few = ""
-        if self.smallest_p is not None and self.smallest_p >= LEVEL:
-            few = f"; too few pairs differ for a p below {LEVEL}"
-        return f"{line}no difference shown, B - A = {mean:.4g} ({evidence}), {over}{few}"
+        least = ""
+        if is_untestable:
+            least = f"; too few pairs for a test, whose p is at least {self.smallest_p:.2g}"
+        return f"{line}no difference shown, B - A = {mean:.4g} ({evidence}), {over}{least}"
 
 
 def paired_values(a: Column, b: Column, places: Places) -> Values:

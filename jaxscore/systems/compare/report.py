@@ -7,12 +7,14 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import sections
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Section, Source
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
 from jaxscore.report.markdown import NOTHING, significant, table, text
-from jaxscore.report.sections import closing, estimate_card, sentence
+from jaxscore.report.sections import closing, estimate_card, sentence, sides
 
+LONGEST_SETTING = 40  # characters of a setting in the title
 LISTED = 50  # names of a section; all are in the JSON file
 LARGEST = 10  # values of a number that differ most; 50 are in the JSON file
 CHARTED = 3  # numbers that have charts
@@ -56,7 +58,7 @@ def report(source: Source) -> Document:
     )
     return Document(
         system="compare",
-        title=f"Comparison of two runs: {record['system']}",
+        title=f"Comparison of {record['system']}: {' against '.join(_sides(record))}",
         verdict=sentence(source.headline),
         cards=_cards(record),
         charts=[*_shares(record), *_numbers(source)],
@@ -77,15 +79,32 @@ def report(source: Source) -> Document:
     )
 
 
+def _sides(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Names of both runs: their models, a setting that differs, or their files."""
+    runs = record["runs"].values()
+    a, b = (run.get("model") for run in runs)
+    differences = [
+        (found["setting"], found["a"], found["b"])
+        for found in record["differences"]
+        if found["setting"] not in ("weights", "input", "input_sha256")
+        and all(len(str(found[side])) <= LONGEST_SETTING for side in "ab")
+    ]
+    if a is None or b is None or (a == b and not differences):
+        a, b = (run["path"] for run in runs)
+    return sides(a, b, differences)
+
+
 def _cards(record: Mapping[str, Any]) -> list[Card]:
     cards = [Card("Pairs", f"{record['pairs']['compared']:,}", record["what"])]
     for result in record["results"]:
         if result["difference"] is None or result["difference"].mean is None:
             continue
         n_groups = result["n_groups"]
-        values = "values" if n_groups is None else f"values in {n_groups} groups"
+        values = "values" if n_groups is None else f"values in {counted(n_groups, 'groups')}"
         a, b = (sections.three(result[name]) for name in ("mean_a", "mean_b"))
         over = f"{values}, A {a}, B {b}, p {significant(result['p_holm'], 2)} (Holm)"
+        if (n_groups or result["n"]) < 2:
+            over = f"{values}: too few pairs for an interval or a test"
         cards.append(estimate_card(f"{result['title']}: B - A", result["difference"], over))
     return cards
 
@@ -256,7 +275,7 @@ def _agreement(decision: Mapping[str, Any], n_flips: int) -> str:
     """Return sentences on equal decisions, and on the noise and the margins of flips."""
     n, share = decision["n"], decision["agree"]
     if n < 2:
-        sentences = [f"{n} pairs are decided in both runs."]
+        sentences = [f"{counted(n, 'pairs')} decided in both runs."]
     else:
         sentences = [
             f"{n_flips} of {n} pairs are decided otherwise. The share with equal decisions is "
@@ -324,8 +343,9 @@ def _runs(runs: Mapping[str, Mapping[str, Any]]) -> str:
 def _matched(counts: Mapping[str, Any], what: str) -> str:
     """How items were matched, and what was left out."""
     return (
-        f"{MATCHED[counts['matched_by']]} {counts['compared']} pairs are compared, of "
+        f"{MATCHED[counts['matched_by']]} Compared: {counted(counts['compared'], 'pairs')}, of "
         f"{counts['units_a']} {what} in A and {counts['units_b']} in B. Left out: "
-        f"{counts['failed_pairs']} pairs that failed in a run, {counts['only_a']} {what} that A "
-        f"alone has, {counts['only_b']} that B alone has, {counts['other_text']} with another text."
+        f"{counted(counts['failed_pairs'], 'pairs')} that failed in a run, "
+        f"{counted(counts['only_a'], what)} that A alone has, {counts['only_b']} that B alone has, "
+        f"{counts['other_text']} with another text."
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import PerToken, Result
 from jaxscore.shell.report import Report
@@ -98,7 +99,7 @@ def headline(kl: Estimate, same_argmax: Estimate) -> str:
         return "no token was scored"
     return (
         f"mean KL divergence {kl.mean:.4g} nats per token{kl.span()}; same argmax at "
-        f"{100 * same_argmax.mean:.2f} % of {kl.n:,} tokens"
+        f"{100 * same_argmax.mean:.2f} % of {counted(kl.n, 'tokens')}"
     )
 
 

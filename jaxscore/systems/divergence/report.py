@@ -1,5 +1,6 @@
 """Report of `divergence`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from jaxscore.report.markdown import NOTHING, SHOWN, significant, table, text
 from jaxscore.report.sections import (
     closing,
     estimate_card,
-    model_of,
     sentence,
+    sides,
     strips_of,
     with_failures,
 )
@@ -75,7 +76,7 @@ def report(source: Source) -> Document:
     settings, summary = record["settings"], record["summary"]
     return Document(
         system="divergence",
-        title=f"Divergence: {model_of(record)} against {settings.get('reference', 'no model')}",
+        title=f"Divergence: {' against '.join(_sides(settings))}",
         verdict=sentence(source.headline),
         cards=[
             *(estimate_card(title, summary[name], "tokens") for name, title in CARDS.items()),
@@ -100,6 +101,18 @@ def report(source: Source) -> Document:
             *sections.boundary(settings["boundary"], record["boundary_audit"], "requests"),
         ],
     )  # fmt: skip
+
+
+def _sides(settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Names of both models by their difference."""
+    names = {"quantized": "quantization", "dtype": "dtype", "lora": "LoRA", "revision": "revision",
+             "implementation": "implementation"}  # fmt: skip
+    loaded = [
+        (shown, settings.get(name), settings.get(f"reference_{name}"))
+        for name, shown in names.items()
+    ]
+    absent = "no model"
+    return sides(settings.get("model", absent), settings.get("reference", absent), loaded)
 
 
 def _means(title: str, names: Mapping[str, str], summary: Mapping[str, Estimate], over: str) -> str:
@@ -129,7 +142,7 @@ def _worst_tokens(tokens: Sequence[Mapping[str, Any]]) -> list[Section]:
         [
             text(str(token["id"])),
             text(token["before"]),
-            text(token["token"]),
+            text(re.sub("^ ", "·", token["token"])),
             *(significant(token[name]) for name in TOKEN_COLUMNS),
             "yes" if token["same_argmax"] else "no",
         ]

@@ -9,10 +9,11 @@ import numpy as np
 
 from jaxscore.systems.divergence.summary import NUMBERS, kl_of_texts
 from jaxscore.types.results import ScoredRequest, Strip
-from jaxscore.types.token_texts import joined_text
+from jaxscore.types.token_texts import characters_of, is_byte_level, joined_bytes, token_bytes
 
 BEFORE = 60  # characters of text before a token
 DECODED = 4 * BEFORE  # tokens that have them, if each has a byte
+SHARED = 32  # tokens that share characters
 N_WORST = 50  # tokens, and texts
 
 
@@ -71,12 +72,21 @@ def worst_tokens(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _token(text: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """A token by its index in the continuation, with the text before it."""
+    """A token by its index in the continuation, as text, with whole characters."""
+    names, start = text["tokens"], max(0, place - DECODED)
+    pieces = token_bytes(names[start : place + SHARED], byte_level=is_byte_level(names))
+    first, characters = next(
+        (first, text) for first, end, text in characters_of(pieces) if end > place - start
+    )
     head = text.get("context", "").rstrip() if place <= DECODED else ""
-    before = head + joined_text(text["tokens"][max(0, place - DECODED) : place])
     numbers = {name: text[name][place] for name in (*NUMBERS, "same_argmax")}
-    token = text["tokens"][place]
-    return {"id": text["id"], "place": place, "before": before[-BEFORE:], "token": token, **numbers}
+    return {
+        "id": text["id"],
+        "place": place,
+        "before": (head + joined_bytes(pieces[:first]))[-BEFORE:],
+        "token": characters,
+        **numbers,
+    }
 
 
 def strip_of(text: Mapping[str, Any]) -> Strip:

@@ -21,6 +21,7 @@ from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
 from jaxscore.io.json_output import Lazy
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.report.html.strips import NUMBERS
 from jaxscore.report.sections import context_end
@@ -499,7 +500,8 @@ def headline(gain: Estimate) -> str:
     """The mean absolute improvement, with its interval."""
     if gain.mean is None:
         return "no path was scored"
-    return f"mean improvement of the probability {gain.mean:.4g}{gain.span()}, {gain.n} paths"
+    n = counted(gain.n, "paths")
+    return f"mean improvement of the probability {gain.mean:.4g}{gain.span()}, {n}"
 
 
 def averages(means: Mapping[str, Estimate]) -> list[str]:
@@ -517,5 +519,5 @@ def averages(means: Mapping[str, Estimate]) -> list[str]:
     return [
         *lines,
         f"Average relative improvement: {relative.mean:.6g} "
-        f"(over {relative.n} paths with a baseline above 0)",
+        f"(over {counted(relative.n, 'paths')} with a baseline above 0)",
     ]

@@ -1,6 +1,7 @@
 """Perplexity and bits per byte of documents of any length, each token scored once."""
 
 import dataclasses
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -15,6 +16,7 @@ from jaxscore.io.json_input import check_regular, read_text
 from jaxscore.io.streams import form_of
 from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.flags import flag
@@ -22,7 +24,7 @@ from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Summary, System, failed
 from jaxscore.systems.perplexity import window_bos
-from jaxscore.systems.perplexity.report import report
+from jaxscore.systems.perplexity.report import lacks_spaces, report, without_spaces
 from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
 
 TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
@@ -200,10 +202,12 @@ def headline(summary: Mapping[str, Any]) -> str:
     if per_byte.mean is None:
         return "no document was scored"
     span = per_byte.span(".4f", " (", ")")
+    per_word = f", per word {summary['word_perplexity'].mean:.6g}"
+    if summary["n_without_spaces"]:
+        per_word = ""
     return (
         f"bits per byte {per_byte.mean:.4f}{span}, perplexity per token "
-        f"{summary['perplexity'].mean:.6g}, per word {summary['word_perplexity'].mean:.6g}, "
-        f"{per_byte.n} documents"
+        f"{summary['perplexity'].mean:.6g}{per_word}, {counted(per_byte.n, 'documents')}"
     )
 
 
@@ -305,15 +309,22 @@ class Perplexity(System):
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Means per token, byte and word over the scored documents together."""
-        numbers = numbers_of(
-            (record for record in records if "error" not in record), ("sum_logprob", *COUNTS)
-        )
+        no_spaces = array("b")
+
+        def scored() -> Iterator[Mapping[str, Any]]:
+            for record in records:
+                if "error" not in record:
+                    no_spaces.append(lacks_spaces(record))
+                    yield record
+
+        numbers = numbers_of(scored(), ("sum_logprob", *COUNTS))
         summary = summarise(numbers, settings.n_bootstrap, settings.seed)
+        summary["n_without_spaces"] = sum(no_spaces)
         return Summary(
             headline=headline(summary),
             numbers=summary,
             failures=failed(records),
-            warnings=_warnings(numbers),
+            warnings=[*_warnings(numbers), *without_spaces(summary)],
         )
 
     def findings(self, run: Report) -> list[str]:

@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import regex
+
 from jaxscore.analysis.bootstrap import numbers_of
 from jaxscore.io.json_output import Lazy
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source, n_listed
 from jaxscore.report.html.histogram import (
     Labels,
@@ -14,11 +17,12 @@ from jaxscore.report.html.histogram import (
     histogram,
     scatter,
 )
-from jaxscore.report.markdown import number, significant
+from jaxscore.report.markdown import NOTHING, number, significant
 from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
+    sentence,
     verdict,
     with_failures,
     worst_first,
@@ -29,6 +33,34 @@ UNITS = {
     "word": ("bits_per_word", "word_perplexity", "n_words"),
     "token": ("bits_per_token", "perplexity", "n_scored"),
 }
+
+
+# Letters of scripts that put no space between words
+UNSPACED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
+)
+# Bytes of a mean word: more than in any language with spaces, and than in Chinese with spaces
+LONGEST_WORD, LONGEST_UNSPACED = 60, 12
+
+
+def lacks_spaces(document: Mapping[str, Any]) -> bool:
+    """Return True if a document does not separate its words, so that numbers per word are void."""
+    word = document["n_bytes"] / document["n_words"]
+    begin = document["begin"]
+    is_unspaced = 2 * len(UNSPACED.findall(begin)) > sum(map(str.isalpha, begin))
+    is_long = word > LONGEST_UNSPACED or document["n_words"] == 1
+    return word > LONGEST_WORD or (is_unspaced and is_long)
+
+
+def without_spaces(summary: Mapping[str, Any]) -> list[str]:
+    """Return why numbers per word are left out, or nothing if they are not."""
+    if not (n := summary.get("n_without_spaces")):
+        return []
+    return [
+        f"{n} of {counted(summary['n_documents'], 'documents')} "
+        f"{'is' if n == 1 else 'are'} written without spaces between words: numbers per word are "
+        "left out"
+    ]
 
 
 def report(source: Source) -> Document:
@@ -53,20 +85,23 @@ def report(source: Source) -> Document:
 def _explanation(record: Mapping[str, Any]) -> list[str]:
     settings, summary = record["settings"], record["summary"]
     return [
-        f"{summary['n_documents']} documents. The means are over all bytes, words or tokens "
-        "together, so that a long document weighs more. A word is what stands between blanks. The "
+        f"{counted(summary['n_documents'], 'documents')}. The means are over all bytes, words or "
+        "tokens together, so that a long document weighs more. Words are separated by spaces. The "
         f"interval holds 95% of {settings['n_bootstrap']} bootstrap means that resample documents; "
         "- stands for one document or equal values.",
         f"Windows read up to {settings['max_length']} tokens, and each after a document's first "
-        f"scores up to {settings['stride']} new ones. {summary['n_left_out']} tokens have no "
-        "probability and are in no sum.",
+        f"scores up to {settings['stride']} new ones. Left out, since they have no probability: "
+        f"{counted(summary['n_left_out'], 'tokens')}.",
     ]
 
 
 def _cards(summary: Mapping[str, Any]) -> list[Card]:
     cards = []
     for unit, (per, exponent, count) in UNITS.items():
-        over = f"documents, {summary[count]:,} {unit}s"
+        if unit == "word" and (why := without_spaces(summary)):
+            cards.append(Card("Bits and perplexity per word", NOTHING, sentence(why[0])))
+            continue
+        over = f"documents, {counted(summary[count], f'{unit}s')}"
         cards.append(estimate_card(f"Bits per {unit}", summary[per], over))
         cards.append(estimate_card(f"Perplexity per {unit}", summary[exponent], "documents"))
     return cards
@@ -86,11 +121,15 @@ def _charts(documents: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _items(documents: Sequence[Mapping[str, Any]], n_all: int, n_beyond: int) -> Items:
-    counted = {
+    columns = {
         "Bytes": "n_bytes", "Words": "n_words", "Tokens": "n_scored", "Windows": "n_windows"
     }  # fmt: skip
     per_byte = [number(each["bits_per_byte"], 4) for each in documents]
-    per_word = [significant(each["bits_per_word"], 5) for each in documents]
+    has_words = [not lacks_spaces(each) for each in documents]
+    per_word = [
+        significant(each["bits_per_word"], 5) if has else NOTHING
+        for each, has in zip(documents, has_words, strict=True)
+    ]
     perplexity = [significant(each["perplexity"], 5) for each in documents]
     return Items(
         what="documents",
@@ -101,11 +140,18 @@ def _items(documents: Sequence[Mapping[str, Any]], n_all: int, n_beyond: int) ->
             Column("Id", "text", [str(each["id"]) for each in documents]),
             Column("Begins", "text", [each["begin"] for each in documents]),
             Column("Bits per byte", "number", per_byte),
-            Column("Bits per word", "number", per_word),
+            Column("Bits per word", "number", per_word, "-: written without spaces between words"),
             Column("Perplexity", "number", perplexity),
             *(
-                Column(title, "number", [str(each[name]) for each in documents])
-                for title, name in counted.items()
+                Column(
+                    title,
+                    "number",
+                    [
+                        str(each[name]) if has or name != "n_words" else NOTHING
+                        for each, has in zip(documents, has_words, strict=True)
+                    ],
+                )
+                for title, name in columns.items()
             ),
         ],
     )

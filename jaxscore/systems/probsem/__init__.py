@@ -16,6 +16,7 @@ from jaxscore.analysis.bootstrap import Estimate, proportion
 from jaxscore.analysis.forecasts import softmax
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, Row
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.flags import flag
@@ -291,11 +292,13 @@ def headline(accuracy: Estimate | None, n_scored: int, n_without_answer: int = 0
     if not n_scored:
         return "no context was scored"
     if accuracy is None:
-        return f"{n_scored} contexts scored; {DISABLED}"
+        return f"{counted(n_scored, 'contexts')} scored; {DISABLED}"
     if accuracy.mean is None:
-        return f"{n_scored} contexts scored, none of those that say which query is expected"
+        scored = counted(n_scored, "contexts")
+        return f"{scored} scored, none of those that say which query is expected"
     left_out = f"; {n_without_answer} expect -1 and are left out" if n_without_answer else ""
-    return f"accuracy {accuracy.mean:.3f}{accuracy.span('.3f')}, {accuracy.n} contexts{left_out}"
+    n = counted(accuracy.n, "contexts")
+    return f"accuracy {accuracy.mean:.3f}{accuracy.span('.3f')}, {n}{left_out}"
 
 
 class ProbSem(System):

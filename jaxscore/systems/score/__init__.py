@@ -11,6 +11,7 @@ import numpy as np
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.lm import Capabilities
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
 from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result
@@ -244,7 +245,9 @@ class Score(System):
         mean = total / n_tokens if n_tokens else None
         headline = "no token was scored"
         if mean is not None:
-            headline = f"mean log-probability {mean:.4f} nats per token, {n_tokens:,} tokens"
+            headline = (
+                f"mean log-probability {mean:.4f} nats per token, {counted(n_tokens, 'tokens')}"
+            )
         return Summary(
             headline=headline,
             numbers={"n_requests": len(records), "n_scored": n_tokens, "mean_logprob": mean},

@@ -24,6 +24,7 @@ from jaxscore.io.items import item_label
 from jaxscore.io.json_input import require_field
 from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Decision, Metric, NoiseFloor, Paired, Place
 from jaxscore.shell.flags import flag
@@ -305,7 +306,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
         return f"no confidence: none of {n_outputs} outputs was scored"
     return (
         f"mean self-certainty {mean.mean:.6g} nats per token{mean.span('.6g')}, {n_scored} of "
-        f"{n_outputs} outputs"
+        f"{counted(n_outputs, 'outputs')}"
     )
 
 

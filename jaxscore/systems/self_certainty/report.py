@@ -1,6 +1,7 @@
 """Report of `self-certainty`."""
 
 import dataclasses
+import functools
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from jaxscore.report.document import (
     Chart,
     Column,
     Document,
+    Field,
     Items,
     Row,
     Rows,
@@ -25,6 +27,7 @@ from jaxscore.report.html.chart_parts import by_n, calibrated, means
 from jaxscore.report.html.histogram import counts, histogram, two_sided
 from jaxscore.report.html.intervals import Curve, Point, curves
 from jaxscore.report.markdown import NOTHING, SHOWN, interval, number, table, text
+from jaxscore.report.prompts import Message, last_of_user, messages_of
 from jaxscore.report.sections import (
     closing,
     estimate_card,
@@ -234,6 +237,7 @@ class _Item:
     """An item's text, and its outputs in order of certainty.
 
     Attributes:
+        prompt: the text before the outputs.
         outputs: text, confidence, and whether it is right; None for what is not known.
         known: the confidences.
     """
@@ -241,7 +245,7 @@ class _Item:
     def __init__(self, record: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         self.record = record
         name = settings.get("input_field", "model_input")
-        self.text = str(record.get(name, record.get("input", "")) or "")
+        self.prompt = str(record.get(name, record.get("input", "")) or "")
         outputs = _list(record, settings.get("output_field", "output"))
         right = _list(record, "right")
         self.has_right = bool(right) and len(right) == len(outputs)
@@ -253,6 +257,16 @@ class _Item:
         ]
         self.outputs.sort(key=lambda one: (one[1] is None, -(one[1] or 0.0)))
         self.known = [value for _, value, _ in self.outputs if value is not None]
+
+    @functools.cached_property
+    def messages(self) -> list[Message]:
+        """The prompt's messages; none if no chat template wrote it."""
+        return messages_of(self.prompt)
+
+    @property
+    def text(self) -> str:
+        """The user's last message, or the prompt."""
+        return last_of_user(self.messages) or self.prompt
 
     def rows(self) -> list[Row]:
         """The outputs as a table."""
@@ -326,12 +340,15 @@ def _items(source: Source, items: Sequence[_Item]) -> Items:
     ]
     if has_right:
         columns.insert(3, Column("Right?", "flag", [yes_no(right) for _, _, right in first]))
+    chats = (item.messages if len(item.messages) > 1 else [] for item in rows)
+    chat_texts = ["\n\n".join(f"{role}: {said}" for role, said in chat) for chat in chats]
     return Items(
         what="items",
         order="least certain first",
         n_all=source.n_items,
         n_beyond=int((np.array(has_error)[beyond] == 0).sum()),
         columns=columns,
+        fields=[Field("Messages", chat_texts)] if any(chat_texts) else [],
         tables=[
             Rows(
                 "Outputs in order of certainty",

@@ -1,5 +1,6 @@
 """Pictures: numbers at their places, and words that say what is to be seen."""
 
+import itertools
 import math
 
 import numpy as np
@@ -11,7 +12,7 @@ from lxml import etree
 from jaxscore.analysis.forecasts import expected_calibration_error
 from jaxscore.analysis.forecasts import reliability as table
 from jaxscore.report.html.chart_parts import reliability
-from jaxscore.report.html.drawing import Axis, step
+from jaxscore.report.html.drawing import Axis, short, step, width
 from jaxscore.report.html.frame import _file
 from jaxscore.report.html.histogram import (
     CELLS,
@@ -131,7 +132,7 @@ def test_two_groups():
         "0 to 1: 1 wrong outputs", "1 to 2: 1 wrong outputs",
     ]  # fmt: skip
     middle = [float(one.get("y")) for one in parts(svg, "rect", "bar less")]
-    assert middle == [107, 107]
+    assert middle == [113, 113]
     assert svg[1].text == "3 right and 2 wrong outputs."
 
 
@@ -142,7 +143,7 @@ def test_a_reliability_diagram():
     svg = read(reliability(rows, expected_calibration_error(bins), title="t", events="answers"))
     points = parts(svg, "circle", "point")
     places = [(float(one.get("cx")), float(one.get("cy"))) for one in points]
-    across = lambda v: 52 + 358 * v  # noqa: E731
+    across = lambda v: 60 + 350 * v  # noqa: E731
     up = lambda v: 226 - 214 * v  # noqa: E731
     wanted = [(across(0.05), up(0)), (across(0.15), up(0.5)), (across(0.95), up(1))]
     assert [x for x, _ in places] == pytest.approx([x for x, _ in wanted], abs=0.06)
@@ -297,3 +298,75 @@ def test_an_n_of_thousands_is_written_whole():
     points = [Point(n, 0.5) for n in (1.0, 1024.0)]
     svg = read(curves([Curve("a", points)], title="t", x="N", y="y", log=True))
     assert "1024" in [*svg.itertext()]
+
+
+def test_curves_that_coincide_take_turns():
+    """Each of three equal curves is seen: dashes alternate, and points are rings."""
+    same = [Point(1, 0.5), Point(2, 0.5)]
+    svg = read(curves([Curve(name, same) for name in "abc"], title="t", x="x", y="y"))
+    lines = [one for one in svg.iter("line") if (one.get("class") or "").startswith("curve")][:3]
+    assert [one.get("style") for one in lines] == [
+        f"stroke-dasharray:6 12;stroke-dashoffset:{-6 * k}" for k in range(3)
+    ]
+    radii = [float(one.get("r")) for one in svg.iter("circle")]
+    assert radii[::2] == [4.5, 3.5, 2.5]
+    apart = read(curves([Curve("a", same), Curve("b", [Point(1, 0.1), Point(2, 0.2)])],
+                        title="t", x="x", y="y"))  # fmt: skip
+    assert all(one.get("style") is None for one in apart.iter("line"))
+
+
+TICK_TEXTS = [
+    ([1e-5, 4.7e-4], False), ([-12345678.0, 3.0], False), ([1.0, 1e9], True), ([0.1, 0.25], False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "log"), TICK_TEXTS)
+def test_labels_are_in_the_picture_and_apart(values, log):
+    pairs = {(v, v): 1 for v in values}
+    svg = read(scatter(pairs, title="t", labels=LABELS, logs=Logs(log, log)))
+    groups = [Group("東京" * 9, v, None, None, f"{v:.4g}", 2) for v in values]
+    bars = read(intervals(groups, title="t", label="l", what="w"))
+    points = [Curve("a", [Point(k / 7, 0.5) for k in range(8)])]
+    for found in (svg, bars, read(curves(points, title="t", x="x", y="y"))):
+        wide = float(found.get("viewBox").split()[2])
+        for one in found.iter("text"):
+            if one.get("transform") is None:
+                left, right = ends(one)
+                assert left >= (0 if found is bars else 17), one.text
+                assert right <= wide, one.text
+    below = sorted(ends(one) for one in svg.iter("text") if one.get("y") == "273")
+    assert all(right < left for (_, right), (left, _) in itertools.pairwise(below))
+
+
+def ends(one):
+    """Where a text begins and ends."""
+    x, size = float(one.get("x")), width(one.text)
+    return {"start": (x, x + size), "end": (x - size, x)}.get(
+        one.get("text-anchor"), (x - size / 2, x + size / 2)
+    )
+
+
+def test_a_long_name_is_shortened_by_its_width():
+    assert short("a b") == "a b"
+    for name in ("i" * 99, "東" * 99, "M" * 99):
+        assert short(name).endswith("…")
+        assert width(short(name)) <= 170
+
+
+def test_the_mean_of_a_histogram_is_above_its_bars():
+    svg = read(histogram(counts([1.0, 2.0]), title="t", what="w", label="l", mean=1.5))
+    [mean] = [one for one in svg.iter("text") if one.text.startswith("mean")]
+    assert float(mean.get("y")) < min(float(one.get("y")) for one in svg.iter("rect"))
+
+
+def test_letters_of_curves_at_the_top_are_in_the_picture():
+    at_top = [Curve(name, [Point(1, 1.0), Point(2, 1.0)]) for name in "abcde"]
+    svg = read(curves(at_top, title="t", x="x", y="y"))
+    places = {}
+    for one in svg.iter("text"):
+        if one.text in "abcde":
+            places.setdefault(one.get("x"), []).append(float(one.get("y")))
+    assert len(places) == 2
+    for heights in places.values():
+        assert min(heights) >= 10
+        assert all(b - a >= 10 for a, b in itertools.pairwise(sorted(heights)))

@@ -12,6 +12,7 @@ from jaxscore.report.document import Card, Chart
 from jaxscore.report.html.frame import render, visible
 from jaxscore.report.html.histogram import counts, histogram
 from jaxscore.report.html.strips import TokenMetric
+from jaxscore.types.token_texts import byte_of
 from tests.hostile.inputs import HALF_PAIR
 from tests.report.html.made import changed, page_of, score_html, strips, text, with_column
 from tests.report.html.test_frame import WORDS
@@ -326,3 +327,46 @@ def test_numbers_below_0_have_another_colour(opened):
     page.click("#panel >> text=Difference")
     assert "show" not in page.url  # it is the first one
     assert complaints == []
+
+
+def byte_names(word):
+    """Return the byte-level name of each byte of a text."""
+    name = {byte: character for character, byte in byte_of().items()}
+    return [name[byte] for byte in word.encode()]
+
+
+def test_tokens_that_share_a_character_are_one_box(opened):
+    names = ["Ġla", *byte_names("巴"), *byte_names("👩‍👧"), "!"]
+    shared = text(names, [-1.0, -1.0, -2.0, -0.25, *[-0.1] * 11, float("nan")])
+    data = changed(page_of(["one"]), strips=strips([shared]), text_column="Text")
+    html = render(data)
+    assert "�" not in html
+    page, _, complaints = opened(html, "item=1")
+    spans = page.locator("#panel .strip .t")
+    assert spans.all_text_contents() == [" la", "巴", "👩‍👧", "!"]
+    assert spans.evaluate_all("all => all.map((one) => one.style.getPropertyValue('--a'))") == [
+        "0.167", "0.542", "0.183", "0.000",
+    ]  # fmt: skip
+    assert "x" in spans.nth(1).get_attribute("class").split()
+    page.focus("#panel .strip .t")
+    page.keyboard.press("ArrowRight")
+    reported = page.locator("#panel .readout").text_content()
+    assert '3 tokens"巴"' in reported
+    assert "Most probableno ≠, no ≠, yes" in reported
+    assert "Log-probability-3.250 (-1.000, -2.000, -0.250)" in reported
+    page.fill("#q", "巴👩‍👧!")
+    assert page.text_content("#count") == "1 thing"
+    with page.expect_download() as caught:
+        page.click("#csv")
+    assert " la巴👩‍👧!" in caught.value.path().read_text(encoding="utf-8")
+    assert complaints == []
+
+
+def test_a_character_across_two_pages_of_tokens_is_drawn_once(opened):
+    names = ["Ġa", *byte_names("ö" * 450), *byte_names("巴"), "Ġb"]  # a page has 900 tokens
+    long = text(names, [-1.0] * len(names))
+    page, *_ = opened(render(changed(page_of(["one"]), strips=strips([long]))), "item=1")
+    spans = page.locator("#panel .strip .t")
+    assert spans.all_text_contents() == [" a", *["ö"] * 450]
+    page.click("#panel .turner [aria-label='Later']")
+    assert spans.all_text_contents() == ["巴", " b"]

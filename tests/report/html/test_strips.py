@@ -1,6 +1,7 @@
 """Arrays of tokens against a loop over each."""
 
 import math
+import zlib
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from jaxscore.report.html.strips import (
     join,
     tokens,
 )
+from jaxscore.types.token_texts import byte_of
 from tests.hostile.inputs import HOSTILE
-from tests.report.html.made import text
+from tests.report.html.made import strips, text
 
 floats = st.floats(width=32) | st.just(math.nan)
 lists = st.lists(st.tuples(st.integers(0, 9), floats, floats, floats, st.booleans()), max_size=6)
@@ -127,3 +129,25 @@ def test_no_tokens(texts):
     found = tokens(texts, {})
     assert found.length.tolist() == [0] * len(texts)
     assert len(found.ids) == len(found.numbers["logprob"]) == 0
+
+
+@HOSTILE
+@given(st.lists(st.text(st.sampled_from("aö巴👩\u200d👧\u0308 "), max_size=8), max_size=4))
+def test_the_texts_of_tokens_are_the_text_whatever_they_cut(words):
+    """Each byte is a token; no part of a character is shown as a replacement."""
+    name = {byte: character for character, byte in byte_of().items()}
+    texts = [text([name[byte] for byte in f" {word}".encode()], [-1.0] * len(f" {word}".encode()))
+             for word in words]  # fmt: skip
+    table = strips(texts).table
+    shown = [table.texts[index] for index in table.index]
+    assert "".join(shown) == "".join(f" {word}" for word in words)
+    assert not any(continues and own for continues, own in zip(table.continues, shown, strict=True))
+    starts = np.cumsum([0, *(len(one.tokens) for one in texts)])[:-1]
+    assert not table.continues[starts].any()
+    assert [name_of(table.ids[index]) for index in table.index] == [
+        n for one in texts for n in one.tokens
+    ]
+
+
+def name_of(id):
+    return next(c for c in byte_of() if zlib.crc32(repr(c).encode()) >> 1 == id)

@@ -52,6 +52,15 @@ def test_tokens_are_readable_at_every_shade(mode, name, most):
         assert contrast(text, mixed) >= 4.5, share
 
 
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_points_are_visible(mode):
+    assert ".dot { fill: var(--point); fill-opacity: .8; }" in _file("style.css")
+    point, sheet = (COLOURS[name][mode] for name in ("point", "sheet"))
+    pairs = [(int(sheet[k : k + 2], 16), int(point[k : k + 2], 16)) for k in (1, 3, 5)]
+    mixed = "#" + "".join(f"{round(0.2 * a + 0.8 * b):02x}" for a, b in pairs)
+    assert contrast(mixed, sheet) >= 4.5
+
+
 def test_every_colour_that_is_used_has_both_modes():
-    used = set(re.findall(r"var\(--(\w+)", _file("style.css"))) - {"a", "s"}
+    used = set(re.findall(r"var\(--(\w+)", _file("style.css"))) - {"a", "s", "n", "least", "long"}
     assert used == set(COLOURS)

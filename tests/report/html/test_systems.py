@@ -234,3 +234,17 @@ def test_nothing_was_scored(scorer):
     assert header["n"] == 1
     assert table["Gain"] == ["-"]
     assert tree(page).xpath("//figure") == []
+
+
+def test_self_certainty_shows_messages():
+    prompt = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho ran?<|im_end|>\n"
+    records = [{"confidence_list": [1.5], "output": ["a"], "model_input": prompt}]
+    found = {
+        "summary": {"n_items": 1, "n_outputs": 1, "n_scored": 1,
+                    "mean_self_certainty": Estimate(1, 1.5, None, None)},
+        "settings": {}, "remarks": [], "failures": [],
+    }  # fmt: skip
+    page = self_certainty_report(Source("self-certainty", found, "x", 1, items=records))
+    assert page.items.columns[0].values == ["Who ran?"]
+    [messages] = page.items.fields
+    assert messages.values == ["system: Be brief.\n\nuser: Who ran?"]

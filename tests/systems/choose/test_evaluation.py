@@ -159,9 +159,9 @@ def test_a_context_that_is_cut_says_so(scorers):
 
 def test_no_item_has_a_gold_option(scorers):
     report = evaluate("choose", scorers("tiny-qwen2"), [ITEMS[3]])
-    assert report.headline == "1 items scored, none with a gold option"
+    assert report.headline == "1 item scored, none with a gold option"
     assert report.summary["overall"]["acc"].mean is None
-    assert "1 items scored, none with a gold option." in report.markdown()
+    assert "1 item scored, none with a gold option." in report.markdown()
 
 
 def test_rounding(scorers):

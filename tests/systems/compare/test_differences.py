@@ -96,7 +96,7 @@ def test_below_two_values_or_groups_only_n_is_told(kind):
         kind("x", "x", values(column(1.0, 1.0), column(0.0, 1.0), [4, 4]), DRAWS),
     ):
         assert found.difference is found.mean_a is found.p is found.p_holm is None
-        assert "too few to compare" in found.verdict(3)
+        assert "too few pairs for an interval or a test" in found.verdict(3)
 
 
 def test_holm_counts_the_tests_that_were_made():
@@ -127,7 +127,16 @@ def test_what_a_verdict_claims():
     assert shown.endswith("B 2.25, no difference shown, B - A = 0.2 (p = 0.05), n = 2 pairs")
     few = corrected([difference(0.2, 0.5)])[0]
     few = dataclasses.replace(few, smallest_p=0.5)
-    assert few.verdict(1).endswith("; too few pairs differ for a p below 0.05")
+    assert few.verdict(1).endswith("; too few pairs for a test, whose p is at least 0.5")
+
+
+def test_one_pair_has_no_interval_and_no_test():
+    a, b = column(1.0), column(1.5)
+    [found] = corrected([difference_of_means("x", "it", values(a, b), DRAWS)])
+    few = "too few pairs for an interval or a test"
+    assert found.verdict(1) == f"it: {few}, n = 1 pair"
+    [found] = corrected([difference_of_means("x", "it", values(column(1, 2), column(2, 3)), DRAWS)])
+    assert found.verdict(1) == f"it: A 1.5, B 2.5, {few}, B - A = 1, n = 2 pairs"
 
 
 def test_equal_runs():

@@ -136,6 +136,22 @@ def test_the_summary_is_that_of_all_tokens():
     assert [one["id"] for one in texts] == sorted(means, key=means.__getitem__, reverse=True)
 
 
+def test_tokens_that_cut_a_character_are_shown_as_the_character():
+    """The two bytes of an ö, and three of the character 巴, in a text without a space."""
+    tokens = ["Ã", "¶", "å", "·", "\u00b4"]
+    record = {
+        "id": 0, "tokens": tokens, "n_scored": 5, "mean_kl": 1.0,
+        **{name: [0.1, 0.2, 0.3, 0.4, 0.5] for name in PER_TOKEN},
+    }  # fmt: skip
+    records = Records.temporary()
+    records.append(record)
+    worst = worst_tokens(records)
+    assert [(one["before"], one["token"]) for one in worst] == [
+        *[("ö", "巴")] * 3,
+        *[("", "ö")] * 2,
+    ]
+
+
 @pytest.mark.parametrize("sizes", [(), (0,), (1,)])
 def test_too_few_tokens_have_no_percentiles_and_no_interval(sizes):
     summary = summarise(records_of([scored(k, n, k) for k, n in enumerate(sizes)]), 50, 0)

@@ -180,7 +180,7 @@ def test_an_infinite_relative_improvement_is_outside_the_mean():
         assert (found.n, found.mean) == (n, pytest.approx(mean))
         assert (found.low, found.high) == (None, None)  # one question tells nothing of others
     assert averages(means)[-1] == (
-        "Average relative improvement: 1 (over 1 paths with a baseline above 0)"
+        "Average relative improvement: 1 (over 1 path with a baseline above 0)"
     )
 
 

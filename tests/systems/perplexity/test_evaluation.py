@@ -145,7 +145,7 @@ def test_one_document_has_no_interval(scorers):
     failed = evaluate("perplexity", scorers("tiny-llama3"), [""])
     assert failed.headline == "no document was scored"
     assert failed.summary["perplexity"].mean is None
-    assert "## Failed: 1 documents" in failed.markdown()
+    assert "## Failed: 1 document" in failed.markdown()
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_nothing_scored_and_accuracy_disabled_are_no_zero(scorer):
     report = evaluate("probsem", scorer, SUITE | {"context": [{"text": "x", "expected": -1}]})
     assert report.summary["accuracy"] is None
     assert (
-        report.headline == "1 contexts scored; accuracy is disabled, since every context expects -1"
+        report.headline == "1 context scored; accuracy is disabled, since every context expects -1"
     )
 
 

@@ -109,7 +109,7 @@ def test_text_and_nothing_read(scorers, says, text_mode):
     says("Yes")
     one = evaluate("judge", scorers("tiny-gpt2"), rows("ours")[:1], evaluator=text_mode)
     assert (one.summary["mean"].mean, one.summary["mean"].low) == (1.0, None)
-    assert "| Mean | 1 | - | 1 records |" in one.markdown()
+    assert "| Mean | 1 | - | 1 record |" in one.markdown()
 
 
 def test_a_comparison(scorers, says):
