@@ -326,6 +326,10 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
         InputError: the object cannot be used, with its place.
     """
     arguments: dict[str, Any] = {}
+    try:
+        value = kind.normalize(value) if hasattr(kind, "normalize") else value
+    except InputError as problem:
+        raise InputError(f"{where}: {problem}") from None
     for name, is_required, kinds in _fields(kind):
         if is_required or name in value:
             found: Any = (
