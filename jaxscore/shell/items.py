@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxscore.errors import InputError, NoItems, NothingUsable, one_line
 from jaxscore.io.items import NOTHING, Row, named
-from jaxscore.io.json_input import json_kind, require_field
+from jaxscore.io.json_input import NAMES, json_kind, require_field
 from jaxscore.io.json_output import json_line, to_json_value
 from jaxscore.io.tables import plain_row
 from jaxscore.shell.prompts import ExampleItem, PromptSettings
@@ -320,7 +320,13 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
         InputError: the object cannot be used, with its place.
     """
     arguments: dict[str, Any] = {}
+    try:
+        value = kind.normalize(value) if hasattr(kind, "normalize") else value
+    except InputError as problem:
+        raise InputError(f"{where}: {problem}") from None
     for name, is_required, kinds in _fields(kind):
+        if is_required and name not in value and kinds is not None:
+            raise InputError(_missing(name, kinds, value, where))
         if is_required or name in value:
             found: Any = (
                 value.get(name) if kinds is None else require_field(value, name, kinds, where)
@@ -330,6 +336,16 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
         return kind(**arguments)
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
+
+
+def _missing(name: str, kinds: tuple[type, ...], value: Mapping[str, Any], where: str) -> str:
+    """Return the message about a required field that an object lacks."""
+    expected = " or ".join(NAMES[kind] for kind in kinds)
+    names = sorted(value)
+    similar = [field for field in names if field != "id" and isinstance(value[field], kinds)]
+    hint = f"; if it is {similar[0]!r}, add --column {name}={similar[0]}" if similar else ""
+    fields = ", ".join(map(repr, names)) or "none"
+    return f'{where}: no field "{name}", expected {expected}; there are {fields}{hint}'
 
 
 def with_examples(system: System, settings: Any) -> Any:

@@ -8,108 +8,34 @@ PMI   the highest ln p(option | context) - ln p(option | premise), the pointwise
 
 import dataclasses
 import itertools
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 
-from jaxscore.analysis import margins
+from jaxscore.analysis import margins, paired
 from jaxscore.analysis.bootstrap import Column, Estimate, summarise
 from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.flags import flag
-from jaxscore.shell.items import SHOWN
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Aside, Summary, System, failed
+from jaxscore.systems.choose.item import Item
 from jaxscore.systems.choose.report import report
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
+FROM_ONE = (
+    "gold indices count from 0, but no item's gold is the first option and the model mostly "
+    "chooses the option before the gold one; subtract 1 if yours count from 1"
+)
 RULES = ("", "_norm", "_pmi")  # endings of `choice`, `acc` and `skill`
-NO_CATEGORY = "(none)"
-INDEX = re.compile(r"[0-9]{1,9}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Item:
-    """A choice between texts.
-
-    Attributes:
-        context: text before each option.
-        options: at least two texts, none of them empty.
-        gold: the right option: its index or its text in the input, then its index; None if it is
-            not known.
-        category: any name.
-    """
-
-    context: str
-    options: tuple[str, ...]
-    gold: Any = None
-    category: str | None = NO_CATEGORY
-
-    def __post_init__(self) -> None:
-        """Check the options and turn `gold` into an index."""
-        for place, option in enumerate(self.options, start=1):
-            if not isinstance(option, str) or not option:
-                found = "empty" if option == "" else json_kind(option)
-                raise InputError(f'field "options", entry {place} is {found}, expected a text')
-        if len(self.options) < 2:
-            raise InputError(f'field "options" has {len(self.options)} texts, expected at least 2')
-        object.__setattr__(self, "gold", _gold_index(self.gold, self.options))
-        object.__setattr__(self, "category", self.category or NO_CATEGORY)
-
-
-def _gold_index(value: Any, options: Sequence[str]) -> int | None:
-    last = len(options) - 1
-    if isinstance(value, float) and value.is_integer():  # a column of a table with gaps
-        value = int(value)
-    if value is None or value == "":
-        return None
-    if isinstance(value, str):
-        return _index_of_text(value, options)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(
-            f'field "gold" is {json_kind(value)}, expected the index of an option from 0 to '
-            f"{last}, or its text"
-        )
-    if not 0 <= value <= last:
-        raise InputError(f'field "gold" is {str(value)[:20]}, expected an index from 0 to {last}')
-    return value
-
-
-def _index_of_text(value: str, options: Sequence[str]) -> int:
-    """Index of the option with this text, ignoring blanks around it, or the index in digits."""
-    equal = [option for option in options if option == value] or [
-        option for option in options if option.strip() == value.strip()
-    ]
-    quoted = repr(value[:SHOWN])
-    if len(set(equal)) > 1:
-        raise InputError(
-            f'field "gold" is {quoted}, and so are several options but for their blanks; give the '
-            "index"
-        )
-    by_text = options.index(equal[0]) if equal else None
-    by_index = int(value) if INDEX.fullmatch(value) and int(value) < len(options) else None
-    if by_text is not None and by_index is not None and by_text != by_index:
-        raise InputError(
-            f'field "gold" is the text {quoted}, which is option {by_text} and also the index of '
-            f"option {by_index}; give the index as a number"
-        )
-    found = by_index if by_text is None else by_text
-    if found is None:
-        raise InputError(
-            f'field "gold" is {quoted}, expected the text of an option, or an index from 0 to '
-            f"{len(options) - 1}"
-        )
-    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -329,6 +255,21 @@ def _count_ties(good: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return ties
 
 
+def _counts_from_one(records: Iterable[Mapping[str, Any]]) -> bool:
+    """Return True if gold indices seem to be counted from 1.
+
+    No item's gold is the first option, and the model chooses the option before the gold one
+    significantly more often than the gold one (sign test, p < 0.01).
+    """
+    before = exact = 0
+    for record in records:
+        if not record["gold"]:
+            return False
+        before += record["choice"] == record["gold"] - 1
+        exact += record["choice"] == record["gold"]
+    return before > exact and paired.mcnemar(before, exact) < 0.01
+
+
 def _warnings(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """Warnings about the records of scored items; which fields others have depends on the file."""
     n_items = n_without_gold = n_without_pmi = n_repeated = 0
@@ -374,9 +315,10 @@ class Choose(System):
     input, one object per line:
       {"id": "q1", "context": "Q: Where is Oslo?\\nA:",
        "options": [" Norway", " Spain"], "gold": 0, "category": "places"}
-      `gold` is the index of the right option from 0, or its text; it may be left
-      out, and so may `id` and `category`. A space between the context and an option
-      belongs to the option. A JSON array, .csv, .tsv (`options` as JSON text),
+      `gold` is the index of the right option from 0, its text or its letter; it may
+      be left out, and so may `id` and `category`. Options may also be columns A, B,
+      C ..., or {"text": [...], "label": [...]}. A space between the context and an
+      option belongs to the option. A JSON array, .csv, .tsv (`options` as JSON text),
       .parquet or a folder of datasets' save_to_disk holds the same; --column
       options=choices reads a field from the column `choices`.
 
@@ -438,7 +380,7 @@ class Choose(System):
             numbers=numbers,
             details={"calibration": found},
             failures=failed(records),
-            warnings=_warnings(good),
+            warnings=[*_warnings(good), *([FROM_ONE] if _counts_from_one(with_gold) else [])],
         )
 
     def report(self, run: Report) -> Document:

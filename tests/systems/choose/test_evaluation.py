@@ -227,3 +227,22 @@ def test_hostile_texts_in_a_report(scorers):
     assert "\u202e" not in page
     assert json.loads(report.json())["summary"]["n_scored"] == len(report.items)
     assert all(math.isfinite(value) for one in report.items for value in one["sum_logprob"])
+
+
+def test_gold_counted_from_one_is_reported(scorers):
+    """The model prefers the option before the one that is marked."""
+    scorer = scorers("tiny-gpt2")
+    plain = {"context": "The", "options": [" cat", " dog", " a b c d", " e f g h"]}
+    [record] = evaluate("choose", scorer, [plain]).items
+    best = record["choice"]
+    options = [
+        plain["options"][best],
+        *(o for o in plain["options"] if o != plain["options"][best]),
+    ]
+    items = [{"context": "The", "options": options, "gold": gold} for gold in (1,) * 12]
+    assert any("subtract 1" in text for text in evaluate("choose", scorer, items).remarks)
+    right = [{**item, "gold": 0} for item in items]
+    assert not any("subtract 1" in text for text in evaluate("choose", scorer, right).remarks)
+    options = options[1:2] + options[:1] + options[2:]  # the best one is the second
+    items = [{**item, "options": options} for item in items]
+    assert not any("subtract 1" in text for text in evaluate("choose", scorer, items).remarks)

@@ -42,7 +42,15 @@ def test_all_fields():
         ("1", [" 0", " 1"], 1),  # as text and as index
         ("7", [" 7", " 1"], 0),  # no index
         (" 1", ["1", " 1"], 1),  # the exact one of two
-        ("a", ["b", "a", "a"], 1),
+        ("a", ["b", "a", "a"], 1),  # the text, not the letter
+        ("B", [" x", " y"], 1),
+        (" b", ["x", "y"], 1),
+        ("(C)", ["x", "y", "z"], 2),
+        ("B.", ["x", "y"], 1),
+        ("B", {"text": ["x", "y"], "label": ["A", "B"]}, 1),
+        ("1", {"text": ["x", "y"], "label": ["1", "2"]}, 0),
+        (1, {"text": ["x", "y"], "label": ["A", "B"]}, 1),
+        ("y", {"text": ["x", "y"], "label": ["1", "2"]}, 1),
     ],
 )
 def test_gold(gold, options, want):
@@ -62,20 +70,35 @@ def test_gold(gold, options, want):
         ({"id": 1.5}, 'field "id" is a number, expected a string or a whole number'),
         ({"category": 7}, 'field "category" is a whole number, expected a string or null'),
         ({"gold": 2}, 'field "gold" is 2, expected an index from 0 to 1'),
+        ({"gold": 2, "options": ["a", "b"]}, "from 0 to 1; is it counted from 1?"),
+        ({"gold": "C"}, "is 'C', expected the text of an option, its letter, or an index from 0"),
+        (
+            {"gold": 1, "options": {"text": ["a", "b"], "label": ["1", "2"]}},
+            "is 1, which is the label of option 0 and the index of option 1; give the label as a",
+        ),
+        (
+            {"gold": "A", "options": {"text": ["B", "A"], "label": ["A", "B"]}},
+            'is "A", which is the label of option 0 and the text of option 1; give the index',
+        ),
+        ({"options": {"text": ["a", "b"]}}, 'expected {"text": [...], "label": [...]}'),
+        ({"options": {"text": ["a", "b"], "label": ["A"]}}, "with a label for each text"),
         ({"gold": -1}, 'field "gold" is -1, expected an index from 0 to 1'),
         ({"gold": 10**400}, 'field "gold" is 1000'),
         ({"gold": True}, 'field "gold" is true or false, expected the index of an option from 0'),
         ({"gold": 0.5}, 'field "gold" is a number, expected the index of an option from 0 to 1'),
         ({"gold": [0]}, 'field "gold" is a list, expected the index of an option'),
-        ({"gold": "maybe"}, "is 'maybe', expected the text of an option, or an index from 0 to 1"),
-        ({"gold": "2"}, "is '2', expected the text of an option, or an index from 0 to 1"),
+        (
+            {"gold": "maybe"},
+            "is 'maybe', expected the text of an option, its letter, or an index",
+        ),
+        ({"gold": "2"}, "is '2', expected the text of an option, its letter, or an index from 0"),
         (
             {"gold": "1", "options": ["1", "2"]},
             "is the text '1', which is option 0 and also the index of option 1; give the index",
         ),
         (
             {"gold": "a ", "options": ["a", " a"]},
-            "is 'a ', and so are several options but for their blanks; give the index",
+            "is 'a ', and so are several options except for spaces; give the index",
         ),
         ({"acc": 1}, 'field "acc" is one of the results that the output line has; rename it'),
     ],
@@ -133,3 +156,27 @@ def test_any_values_are_an_item_or_fail_alone(tmp_path, item):
         good, other = found
         assert good.id == "q"
         assert other.item is not None or other.error
+
+
+def test_options_in_columns_and_a_gold_letter(tmp_path):
+    """Rows with fewer options leave the last columns empty."""
+    text = "question,A,B,C,answer\nWhere?, Rome, Oslo,7,B\nYes or no?,yes,no,,A\nBad?,yes,,no,A\n"
+    path = put(tmp_path / "in.csv", text.encode())
+    whole, short, bad = entries_of(path, columns={"context": "question", "gold": "answer"})
+    assert (whole.item.options, whole.item.gold) == ((" Rome", " Oslo", "7"), 1)
+    assert (short.item.options, short.item.gold) == (("yes", "no"), 0)
+    assert 'column "B" is empty and column "C" is not' in bad.error
+
+
+def test_forms_of_published_data_sets(tmp_path):
+    """MMLU's lists with a letter, and ARC's objects with its own names of columns."""
+    choices = ["London", "Paris", "Berlin", "Madrid"]
+    mmlu = {"question": "Capital?", "choices": choices, "answer": "B"}
+    path = put(tmp_path / "mmlu.jsonl", json.dumps(mmlu).encode())
+    columns = {"context": "question", "options": "choices", "gold": "answer"}
+    [entry] = entries_of(path, columns=columns)
+    assert (entry.item.options, entry.item.gold) == (tuple(choices), 1)
+    arc = {"question": "?", "choices": {"text": choices, "label": ["1", "2", "3", "4"]}}
+    path = put(tmp_path / "arc.jsonl", json.dumps({**arc, "answerKey": "4"}).encode())
+    [entry] = entries_of(path, columns={**columns, "gold": "answerKey"})
+    assert (entry.item.options, entry.item.gold) == (tuple(choices), 3)
