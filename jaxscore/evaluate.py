@@ -1,4 +1,4 @@
-"""`evaluate` runs a system on items, and `compare` compares two runs, from Python."""
+"""`evaluate` runs a system on items, and `compare` compares runs, from Python."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ from jaxscore.systems import SYSTEMS, declaration
 
 if TYPE_CHECKING:
     from jaxscore.systems.compare import ComparedRuns
+    from jaxscore.systems.compare.table import ComparedTable
 
 __all__ = ["Report", "compare", "evaluate"]
 
@@ -56,30 +57,33 @@ def evaluate(
     return shell.evaluate(declared, scorer, items, chosen, about=about, on_item=on_item)
 
 
-def compare(a: Any, b: Any, **settings: Any) -> "ComparedRuns":
-    """Compare two finished runs of one system on the same items.
+def compare(a: Any, b: Any, *more: Any, **settings: Any) -> "ComparedRuns | ComparedTable":
+    """Compare finished runs of one system on the same items.
 
     Example:
         >>> report = compare("float32.jsonl", "bfloat16.jsonl")
         >>> report.summary["sum_logprob"].difference
 
     Args:
-        a, b: each the path of a file that a command wrote, or the `Report` of `evaluate`, without
-            `on_item`.
+        a, b, more: each the path of a file that a command wrote, or the `Report` of `evaluate`,
+            without `on_item`. All are compared with `a`.
         settings: `n_bootstrap`, `n_resamples`, `seed`, `limit`, `force`, as of the command.
+
+    Returns:
+        The comparison of two runs, or a table of three and more.
 
     Raises:
         InputError: a run cannot be read, they are of two systems or differ in what they count, or
             no item of one is in the other.
     """
-    from jaxscore.systems import compare as comparing
-    from jaxscore.systems.compare import open_run
+    from jaxscore.systems.compare import Settings, open_run
+    from jaxscore.systems.compare.table import compare_all
 
-    chosen = settings_from(comparing.Settings, settings)
-    opened_a, opened_b = (
+    chosen = settings_from(Settings, settings)
+    opened = [
         open_run.open_run(Path(run))
         if isinstance(run, str | Path)
         else open_run.of_items(run.system, run.items, run.settings)
-        for run in (a, b)
-    )
-    return comparing.compare(opened_a, opened_b, chosen)
+        for run in (a, b, *more)
+    ]
+    return compare_all(opened, chosen)

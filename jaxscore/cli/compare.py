@@ -1,7 +1,8 @@
-"""`jaxscore compare`: two finished runs of one system."""
+"""`jaxscore compare`: finished runs of one system."""
 
 import argparse
 import dataclasses
+import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from jaxscore.errors import one_line
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.local_path import shorten_name
 from jaxscore.report.counts import counted
+from jaxscore.report.markdown import aligned
 from jaxscore.shell.flags import flag, options_of
-from jaxscore.systems.compare import HELP, ComparedRuns, Settings, compare
+from jaxscore.systems.compare import HELP, ComparedRuns, Settings
 from jaxscore.systems.compare.open_run import find_manifest, open_run
+from jaxscore.systems.compare.table import HEADER, ComparedTable, compare_all
 
 NOISE = {  # the runs that were audited -> how many flips lie within the noise
     None: "noise floor not audited: --audit-noise N",
@@ -32,7 +35,9 @@ class Flags:
     """The flags of `compare` beside its settings."""
 
     a: Path = flag(is_positional=True, metavar="A", help="a finished run")
-    b: Path = flag(is_positional=True, metavar="B", help="another one, of the same system")
+    others: list[Path] = flag(
+        is_positional=True, metavar="B", help="one or more others, of the same system"
+    )
     output: Path | None = flag(
         None,
         metavar="OUT",
@@ -42,22 +47,23 @@ class Flags:
 
 
 def run(args: argparse.Namespace) -> int:
-    output = args.output or args.a.with_name(_name(args.a, args.b))
-    inputs = [args.a, args.b, *map(find_manifest, (args.a, args.b))]
+    given = [args.a, *args.others]
+    output = args.output or args.a.with_name(_name(*given))
+    inputs = [*given, *map(find_manifest, given)]
     files = outputs.ReportFiles(args, *inputs, output=output, has_records=False)
     settings = Settings(**settings_flags.values(args, Settings), limit=args.limit)
     files_read = InputFiles(path for path in inputs if path is not None)
     with files.opened() as write:
-        found = compare(open_run(args.a), open_run(args.b), settings, _about(args, files_read))
+        found = compare_all([*map(open_run, given)], settings, _about(given, files_read))
         write(found)
         files_read.check_unchanged()
     for line in summary_lines(found):
-        print(one_line(line))
+        print(line)
     messages.print_remarks(args, found.remarks)
     facts = {"failed": len(found.failures), "remarks": found.remarks}
     manifest = outputs.write_own_manifest(args, output, facts, files.paths[1:2])
     return messages.print_closing_block(
-        done=counted(len(found.pairs), "pairs"),
+        done=_done(found),
         failures=found.failures,
         results=[found.headline],
         files=[*files.paths, manifest],
@@ -65,20 +71,27 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _about(args: argparse.Namespace, files_read: InputFiles) -> dict[str, str | None]:
-    """What the report's settings say of the two files."""
-    given = {"a": args.a, "b": args.b}
-    return {name: str(path) for name, path in given.items()} | {
-        f"{name}_sha256": files_read.digest(path) for name, path in given.items()
+def _about(given: Sequence[Path], files_read: InputFiles) -> dict[str, str | None]:
+    """Return the paths and digests of the files, for the report's settings."""
+    named = dict(zip(string.ascii_lowercase, given, strict=False))
+    return {name: str(path) for name, path in named.items()} | {
+        f"{name}_sha256": files_read.digest(path) for name, path in named.items()
     }
 
 
-def _name(a: Path, b: Path) -> str:
-    """Default name of the files: both names, with their folders if the names are equal."""
+def _name(a: Path, b: Path, *more: Path) -> str:
+    """Return the default name: that of A and B, with their folders if their names are equal."""
     names = [a.stem, b.stem]
     if a.stem == b.stem:
         names = [f"{path.resolve().parent.name}_{path.stem}" for path in (a, b)]
-    return "-vs-".join(shorten_name(name, LONGEST) for name in names)
+    name = "-vs-".join(shorten_name(name, LONGEST) for name in names)
+    return f"{name}-and-{len(more)}-more" if more else name
+
+
+def _done(found: ComparedRuns | ComparedTable) -> str:
+    if isinstance(found, ComparedRuns):
+        return counted(len(found.pairs), "pairs")
+    return counted(len(found.names), "runs")
 
 
 def _differing(differences: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -94,8 +107,15 @@ def _differing(differences: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"A and B differ in {', '.join(named)}{f' and {more} more' if more else ''}"]
 
 
-def summary_lines(found: ComparedRuns) -> list[str]:
-    """What is printed before the closing block: differing settings, results, kinds of flips."""
+def summary_lines(found: ComparedRuns | ComparedTable) -> list[str]:
+    """Return the lines before the closing block: differing settings, results, kinds of flips."""
+    if isinstance(found, ComparedTable):
+        lines = []
+        if found.differing:
+            lines = ["settings that differ: " + ", ".join(row[0] for row in found.differing), ""]
+        for title, rows in found.tables:
+            lines += [one_line(title), aligned([HEADER, *rows]), ""]
+        return lines
     lines = _differing(found.details["differences"])
     lines += [one["verdict"] for one in found.details["results"]]
     for one in found.details["decisions"]:
@@ -104,7 +124,7 @@ def summary_lines(found: ComparedRuns) -> list[str]:
             continue
         noise = f" ({NOISE[one['audited']].format(one['n_within'])})" if n_flips else ""
         lines.append(f"flips, {one['title']}: {n_flips} of {one['n']} pairs{noise}")
-    return lines
+    return [*map(one_line, lines)]
 
 
 COMMAND = Command(

@@ -540,3 +540,55 @@ def test_reports_from_python(scorers):
     assert found.n == 3
     assert found.mean_b == pytest.approx(sum(one["sum_logprob"] for one in other.items) / 3)
     assert any("by id and by their scored tokens" in reported for reported in report.remarks)
+
+
+def test_three_runs_are_one_table(run, tmp_path):
+    given = write(
+        tmp_path / "in.jsonl", [{"id": f"i{k}", "continuation": str(k)} for k in range(N)]
+    )
+    runs = [
+        write(tmp_path / f"{name}.jsonl", lines(shift), made_by("score", given, model=name))
+        for name, shift in (("base", 0.0), ("q8", 0.0), ("q4", 0.5))
+    ]
+    ran = run("compare", *runs)
+    assert (ran.code, ran.err) == (0, "")
+    table = ran.out.partition("log-probability of a text, nats\n")[2].splitlines()
+    assert [line.split()[:6] for line in table[1:3]] == [
+        ["B", "q8", "24", "-11.5", "-11.5", "0"],
+        ["C", "q4", "24", "-11.5", "-12", "-0.5"],
+    ]
+    assert "settings that differ: model\n" in ran.out
+    found = result(tmp_path, "base-vs-q8-and-1-more.report.json")
+    assert [*found["runs"]] == ["a", "b", "c"]
+    alone = {}
+    for label, path in zip("bc", runs[1:], strict=True):
+        run("compare", runs[0], path, "--output", tmp_path / label)
+        alone[label] = result(tmp_path, f"{label}.report.json")
+    p_values = []
+    for label, compared in found["comparisons"].items():
+        assert compared["pairs"] == alone[label]["pairs"]
+        for both, single in zip(compared["results"], alone[label]["results"], strict=True):
+            assert both["difference"] == single["difference"]
+            p_values.append((both["p"], both["p_holm"]))
+            assert both["p"] == single["p"]
+    assert found["n_tests"] == len(p_values) == 8
+    assert min(p_values) == (1e-4, pytest.approx(8e-4))
+    page = (tmp_path / "base-vs-q8-and-1-more.report.md").read_text("utf-8")
+    assert "| Setting | A | B | C |" in page
+    assert "| model | base | q8 | q4 |" in page
+    assert (tmp_path / "base-vs-q8-and-1-more.report.html").exists()
+
+
+def test_a_third_run_of_other_items_is_named_by_its_letter(run, two, tmp_path):
+    a, b = two(lines(), lines())
+    c = write(tmp_path / "c.jsonl", [score("other")])
+    ran = run("compare", a, b, c)
+    assert ran.code == 2
+    assert "of 24 in A and 1 in C none is in both" in ran.err
+
+
+def test_runs_from_python_are_compared_with_the_first(two):
+    a, b = two(lines(), lines(0.5))
+    table = jaxscore.compare(a, b, b)
+    assert [*table.results] == ["B", "C"]
+    assert repr(table).startswith("<Report compare: 3 runs; log-probability of a text, nats: A -11")

@@ -1,4 +1,4 @@
-"""Two finished runs of one system: paired differences with intervals and tests, and flips."""
+"""Finished runs of one system: paired differences with intervals and tests, and flips."""
 
 import dataclasses
 import functools
@@ -30,13 +30,14 @@ from jaxscore.systems.compare.report import report
 from jaxscore.types.results import data_frame
 
 HELP = """\
-Compare two finished runs of one system on the same items: paired differences
-with intervals and tests, and what flipped. No model runs.
+Compare finished runs of one system on the same items: paired differences with
+intervals and tests, and what flipped. No model runs.
 
   python -m jaxscore compare a.jsonl b.jsonl
+  python -m jaxscore compare reference.jsonl q8.jsonl q4.jsonl   (one table)
 
-input, two files that these commands wrote; OUT.run.json next to a file
-describes how it was made:
+input, files that these commands wrote; OUT.run.json next to a file describes
+how it was made:
   score, choose, perplexity, preferences    OUT.jsonl or OUT.parquet
   paths           OUT.json                  chronologic   eval_results_….json
   probsem         …_results.json            judge         eval_…_judge_….json
@@ -63,6 +64,8 @@ p, corrected by Holm's method for the number of tests:
   .json they are OUT_report.md, OUT_report.html, OUT_report.json and
   OUT.json.run.json. OUT itself is not written. The default is A's name, -vs-
   and B's name, next to A.
+  Of three and more runs, each is compared with A in one table per number; p is
+  corrected for the tests of all runs. Flips are in the comparison of two.
 
 exit code: 0 compared, also if items have no partner (they are listed);
            1 some items failed in a run (they are left out), 2 unusable input,
@@ -206,7 +209,7 @@ def compare(
         ]
     )
     n_tests = sum(result.p is not None for result in results)
-    verdicts = [result.verdict(n_tests) for result in results]
+    verdicts = [result.verdict(n_tests, opened_b.label) for result in results]
     agreements = _agreements(pairing, draws)
     a, b, matched = pairing.a, pairing.b, pairing.matched
     pairs = pair_records(a, b, matched)
@@ -218,7 +221,7 @@ def compare(
         },
         pairs=pairs,
         headline=verdicts[0] if verdicts else "no number and no decision is in both runs",
-        failures=[*_failures("A", opened_a, a), *_failures("B", opened_b, b)],
+        failures=[*_failures(opened_a, a), *_failures(opened_b, b)],
         remarks=[
             *([f"{forced}; they are compared by --force"] if forced else []),
             *_warnings(pairing),
@@ -314,13 +317,13 @@ def _about(opened: OpenRun) -> dict[str, Any]:
     }
 
 
-def _failures(label: str, opened: OpenRun, run: Run) -> list[tuple[str, str]]:
+def _failures(opened: OpenRun, run: Run) -> list[tuple[str, str]]:
     """Return a run's failures: those of its report, and records that cannot be read."""
     failed = [(run.names[place], error) for place, error in run.errors.items()]
     if opened.failures is not None:
         unread = ((run.names[place], run.errors[place]) for place in sorted(run.unread))
         failed = [*opened.failures, *unread]
-    return [(f"{label}: {name}", error) for name, error in failed]
+    return [(f"{opened.label}: {name}", error) for name, error in failed]
 
 
 def _most_changed(
@@ -357,9 +360,10 @@ def _warnings(pairing: Pairing) -> Iterator[str]:
         pairs = zip(matched.a.tolist(), matched.b.tolist(), strict=True)
         return sum(values_a[i] != values_b[j] for i, j in pairs)
 
-    for side, opened in zip("AB", pairing.opened, strict=True):
+    label_a, label_b = (opened.label for opened in pairing.opened)
+    for opened in pairing.opened:
         if not opened.facts:
-            yield f"{side} has no manifest next to it, so its settings are not known"
+            yield f"{opened.label} has no manifest next to it, so its settings are not known"
     if rule == SAME_TOKENS:
         yield (
             f"the {title} are matched by id and by their scored tokens: their texts are neither in "
@@ -371,8 +375,8 @@ def _warnings(pairing: Pairing) -> Iterator[str]:
             texts = f"the texts of {n_other(a.texts, b.texts)} of {n} pairs differ"
         yield f"the {title} are matched by id alone (--by-id): {texts}"
     for which, names in (
-        ("A alone has", matched.only_a),
-        ("B alone has", matched.only_b),
+        (f"{label_a} alone has", matched.only_a),
+        (f"{label_b} alone has", matched.only_b),
         ("the runs have the same ids and other texts of", matched.other_text),
     ):
         if names:
@@ -383,8 +387,8 @@ def _warnings(pairing: Pairing) -> Iterator[str]:
             yield f"{which} {counted}: {', '.join(names[:NAMED])}{more}; {are} left out"
     if matched.n_repeated:
         yield (
-            f"{matched.n_repeated} of the {title} of A have the id and text of an earlier one; "
-            "these are paired in order"
+            f"{matched.n_repeated} of the {title} of {label_a} have the id and text of an earlier "
+            "one; these are paired in order"
         )
     n_a, n_b = a.n_tokens[matched.a], b.n_tokens[matched.b]
     if n_differ := int(((n_a != n_b) & (n_a != UNKNOWN) & (n_b != UNKNOWN)).sum()):
@@ -395,7 +399,7 @@ def _warnings(pairing: Pairing) -> Iterator[str]:
     others, others_b = (opened.reader.others for opened in pairing.opened)
     if others == others_b and (n_differ := n_other(a.others, b.others)):
         yield f"{n_differ} of {n} pairs differ in {' or '.join(others)}"
-    for side, run, other in (("A", a, b), ("B", b, a)):
+    for side, run, other in ((label_a, a, b), (label_b, b, a)):
         shared = {*other.numbers, *other.choices}
         alone = [one_line(name) for name in (*run.numbers, *run.choices) if name not in shared]
         if alone:

@@ -89,11 +89,12 @@ class Difference:
     p_holm: float | None = None
     cells: FourCells | None = None
 
-    def verdict(self, n_tests: int) -> str:
+    def verdict(self, n_tests: int, label: str = "B") -> str:
         """Return a line that claims no more than the interval and the corrected p say.
 
         Args:
             n_tests: number of tests over which p is corrected.
+            label: the letter of B.
         """
         over = f"n = {counted(self.n, 'pairs')}"
         if self.n_groups is not None:
@@ -102,11 +103,11 @@ class Difference:
         if self.difference is None or self.difference.mean is None or self.p_holm is None:
             return f"{self.title}: {few}, {over}"
         mean, span = self.difference.mean, self.difference.span(before="")
-        line = f"{self.title}: A {self.mean_a:.4g}, B {self.mean_b:.4g}, "
+        line = f"{self.title}: A {self.mean_a:.4g}, {label} {self.mean_b:.4g}, "
         is_equal = self.mean_a == self.mean_b and self.p == 1.0 and not mean
         is_untestable = self.smallest_p is not None and self.smallest_p >= LEVEL
         if not span and is_untestable and not (is_equal and (self.n_groups or self.n) > 1):
-            return f"{line}{few}, B - A = {mean:.4g}, {over}"
+            return f"{line}{few}, {label} - A = {mean:.4g}, {over}"
         if is_equal:
             span = f" ({span})" if span else ""
             return f"{line}no difference shown, the means are equal{span}, {over}"
@@ -114,11 +115,12 @@ class Difference:
         evidence = f"{span}, p = {self.p_holm:.2g}{corrected}".removeprefix(", ")
         if self.p_holm < LEVEL:
             side = "higher" if mean > 0 else "lower"
-            return f"{line}B is {side} by {abs(mean):.4g} ({evidence}), {over}"
+            return f"{line}{label} is {side} by {abs(mean):.4g} ({evidence}), {over}"
         least = ""
         if is_untestable:
             least = f"; too few pairs for a test, whose p is at least {self.smallest_p:.2g}"
-        return f"{line}no difference shown, B - A = {mean:.4g} ({evidence}), {over}{least}"
+        difference = f"{label} - A = {mean:.4g}"
+        return f"{line}no difference shown, {difference} ({evidence}), {over}{least}"
 
 
 def paired_values(a: Column, b: Column, places: Places) -> Values:

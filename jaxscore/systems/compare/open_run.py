@@ -59,6 +59,7 @@ class OpenRun:
         failures: (name, why) as its report lists them; None if only its records do.
         facts: settings and versions by name; empty if they are not known.
         has_manifest: True if the facts come from one.
+        label: its letter in messages and reports.
     """
 
     path: Path | None
@@ -67,6 +68,7 @@ class OpenRun:
     failures: list[tuple[str, str]] | None
     facts: Mapping[str, Any]
     has_manifest: bool
+    label: str = "A"
 
     def load(self, asked: Iterator[Asked] | None = None, *, by_tokens: bool = False) -> Run:
         """Read all units; see `Reader.units`."""

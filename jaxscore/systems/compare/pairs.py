@@ -73,7 +73,9 @@ def check_system(a: OpenRun, b: OpenRun) -> None:
     )
     names = [run.reader.system.name for run in (a, b)]
     if not titles_a & titles_b:
-        raise InputError(f"A is of {names[0]} and B of {names[1]}; expected two runs of one system")
+        raise InputError(
+            f"{a.label} is of {names[0]} and {b.label} of {names[1]}; expected runs of one system"
+        )
 
 
 def pair_runs(a: OpenRun, b: OpenRun, *, by_id: bool, limit: int | None) -> Pairing:
@@ -87,11 +89,12 @@ def pair_runs(a: OpenRun, b: OpenRun, *, by_id: bool, limit: int | None) -> Pair
     if rule == SAME_TEXT and lacks_text and have_same_input(a, b):
         rule = SAME_INPUT
     title, by_text = a.reader.title, rule in (SAME_TEXT, SAME_TOKENS)
-    for side, run in (("A", run_a), ("B", run_b)):
+    for opened, run in ((a, run_a), (b, run_b)):
         if by_text and (n := run.n_without_text):
             raise InputError(
-                f"the {title} cannot be paired by text: {''.join(map(_lost_input, 'AB', (a, b)))}"
-                f"{n} of {run.n} in {side} have no {rule}; pair them by id alone with --by-id"
+                f"the {title} cannot be paired by text: {_lost_input(a)}{_lost_input(b)}"
+                f"{n} of {run.n} in {opened.label} have no {rule}; pair them by id alone with "
+                "--by-id"
             )
     matched = match(run_a, run_b, by_text=by_text)
     if not len(matched.a):
@@ -101,8 +104,8 @@ def pair_runs(a: OpenRun, b: OpenRun, *, by_id: bool, limit: int | None) -> Pair
             why = f"{n_other} have the same id and {other}, --by-id pairs them; "
         first = ", ".join(repr(run.names[0]) for run in (run_a, run_b) if run.n)
         raise InputError(
-            f"no pair of {title}: of {run_a.n} in A and {run_b.n} in B none is in both "
-            f"without a failure; {why}the first are {first}; expected two runs on the same items"
+            f"no pair of {title}: of {run_a.n} in {a.label} and {run_b.n} in {b.label} none is in "
+            f"both without a failure; {why}the first are {first}; expected runs on the same items"
         )
     matched = dataclasses.replace(matched, a=matched.a[:limit], b=matched.b[:limit])
     return Pairing((a, b), run_a, run_b, matched, rule)
@@ -121,14 +124,14 @@ def _loaded(a: OpenRun, b: OpenRun, *, by_id: bool) -> tuple[str, tuple[Run, Run
     return SAME_TOKENS, (a.load(by_tokens=True), b.load(by_tokens=True))
 
 
-def _lost_input(side: str, opened: OpenRun) -> str:
+def _lost_input(opened: OpenRun) -> str:
     """Return the reason why a run's input does not give its texts; empty if it does."""
     if opened.reader.has_texts or opened.input is not None:
         return ""
     source = opened.facts.get("input_path") or opened.facts.get("input")
     if source is None:
-        return f"no manifest names the input of {side}, and "
-    return f"the input of {side}, {one_line(str(source))}, is missing or has changed, and "
+        return f"no manifest names the input of {opened.label}, and "
+    return f"the input of {opened.label}, {one_line(str(source))}, is missing or has changed, and "
 
 
 def match(a: Run, b: Run, *, by_text: bool = True) -> Matched:
