@@ -109,6 +109,7 @@ class SampleEffect(TypedDict):
     means: dict[str, float]
     n_answers: int
     n_raised: int
+    rise: float
 
 
 class RunFacts(TypedDict):

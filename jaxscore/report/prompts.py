@@ -34,7 +34,7 @@ def question_of(prompt: str) -> str:
     if messages := messages_of(prompt):
         prompt = last_of_user(messages)
     stripped = [" ".join(line.split()) for line in prompt.splitlines() if line.strip()]
-    lines = [line for line in map(_without_cue, stripped) if line]
+    lines = [line for line in map(without_cue, stripped) if line]
     for is_question in (QUESTION.match, ASKS.fullmatch):
         for line in reversed(lines):
             if is_question(line):
@@ -44,7 +44,7 @@ def question_of(prompt: str) -> str:
     return (others or lines or stripped or [""])[-1]
 
 
-def _without_cue(line: str) -> str:
+def without_cue(line: str) -> str:
     """Return a line without the request for an answer at its end; empty if that is all of it."""
     if CUE.fullmatch(line):
         return ""

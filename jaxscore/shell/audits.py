@@ -21,7 +21,7 @@ from jaxscore.io import interrupts
 from jaxscore.io.json_output import to_json_value
 from jaxscore.lm import LM, Capabilities, LocalLM
 from jaxscore.shell.items import Items
-from jaxscore.shell.prompts import NO_LAYOUTS
+from jaxscore.shell.prompts import NO_LAYOUTS, JointSettings, lacks_space
 from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
 from jaxscore.shell.system import Aside, Record, System, result_of, units
 from jaxscore.text.bounded_tokenizer import PIECE
@@ -39,6 +39,8 @@ NO_SHARING = (
     "not tried with a space before the answers: the model would compute whole prompts again; see "
     "--answer-separator"
 )
+# Counts of `JointSettings`: all requests, and those without a space before the continuation
+JOINTS, WITHOUT_SPACE = "joints.n_requests", "joints.without_space"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +50,16 @@ class Effect:
     Attributes:
         n_items: number of results of the sample that all ways have.
         means: means of the system's result, by the name of each way; the run's own first.
-        n_answers: requests that the first and the last way score.
+        n_answers: requests that the first and the last way score, as different texts.
         n_raised: those that are more probable in the last way.
+        rise: mean increase of the log-probability over these requests, nats.
     """
 
     n_items: int = 0
     means: Mapping[str, float] = dataclasses.field(default_factory=dict)
     n_answers: int = 0
     n_raised: int = 0
+    rise: float = 0.0
 
     def __add__(self, other: Self) -> Self:
         if not self.n_items or not other.n_items:
@@ -65,10 +69,10 @@ class Effect:
             way: (self.n_items * mean + other.n_items * other.means[way]) / n
             for way, mean in self.means.items()
         }
-        n_answers, n_raised = self.n_answers + other.n_answers, self.n_raised + other.n_raised
-        return dataclasses.replace(
-            self, n_items=n, means=means, n_answers=n_answers, n_raised=n_raised
-        )
+        n_answers = self.n_answers + other.n_answers
+        total = self.n_answers * self.rise + other.n_answers * other.rise
+        n_raised = self.n_raised + other.n_raised
+        return type(self)(n, means, n_answers, n_raised, total / max(n_answers, 1))
 
     @property
     def raises_most(self) -> bool:
@@ -155,7 +159,7 @@ class AuditedLM:
         counts: numbers that a system adds up in addition to its records. The report's JSON file
             has those whose names have a dot: `a.b` is field `b` of object `a`.
         about: entries that a system adds to the report's settings, such as a template's digest.
-        results: the results of all requests, if they are retained.
+        results: requests of items with their results, if they are retained.
     """
 
     def __init__(self, lm: LM, settings: Any, *, retains: bool = False) -> None:
@@ -170,7 +174,7 @@ class AuditedLM:
         self.warnings: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.about: dict[str, Any] = {}
-        self.results: list[Any] | None = [] if retains else None
+        self.results: list[tuple[Request, Any]] | None = [] if retains else None
         self._lm, self._settings = cast(LocalLM, lm), settings  # local methods need a capability
         n_drawn = 0 if retains else getattr(settings, "audit_noise", 0)
         if n_drawn and not lm.capabilities.has_other_layouts:
@@ -179,6 +183,7 @@ class AuditedLM:
         is_audited = lm.capabilities.is_local and not retains
         self._policies = settings.policies() if is_audited else {}
         self._boundaries = Counter(dict.fromkeys(["audited", *list(self._policies)[1:]], 0))
+        self._has_joints = isinstance(settings, JointSettings) and "blank" in settings.variants()
         self._n_requests = 0
         self._seconds, self._has_labels = 0.0, False
         self._options: dict[str, Any] = {}
@@ -272,12 +277,17 @@ class AuditedLM:
             request = waiting.popleft()
             if not isinstance(request, Aside):
                 self._draw.add(request, result)
-            if self.results is not None:
-                self.results.append(result)
+                if self.results is not None:
+                    self.results.append((request, result))
             yield result
 
     def _count(self, requests: Sequence[Request]) -> None:
-        """Count the requests that other boundaries would change."""
+        """Count the requests without a space, and those that other boundaries would change."""
+        if self._has_joints:
+            self.counts[JOINTS] += len(requests)
+            self.counts[WITHOUT_SPACE] += sum(
+                lacks_space(request.context, request.continuation) for request in requests
+            )
         own, *others = self._policies.values() or [None]
         if not others:
             return
@@ -321,12 +331,20 @@ class AuditedLM:
         return OtherLayouts(self._lm).scores(pairs, **self._options)
 
 
+def variants_of(settings: Any, counts: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Return the other ways to score a sample; with spaces only if requests lack them."""
+    variants: dict[str, dict[str, Any]] = settings.variants()
+    if counts.get(WITHOUT_SPACE) == 0:
+        variants.pop("blank", None)
+    return variants
+
+
 def effects_of(
     system: System,
     lm: Any,
     items: Items,
     settings: Any,
-    changed: Mapping[str, int],
+    facts: Facts,
     records: Sequence[Record],
 ) -> dict[str, Effect]:
     """Score a sample of the items in other ways, in no counter and no journal.
@@ -334,14 +352,14 @@ def effects_of(
     A model that would compute whole prompts again scores no sample.
 
     Args:
-        changed: see `Facts.boundaries`. A boundary that changes no request is not scored again: its
-            numbers are the run's, so that shards add up.
+        facts: the run's. A boundary that changes no request is not scored again: its numbers are
+            the run's, so that shards add up.
         records: the run's, one for each of all objects.
 
     Returns:
         `boundary` and `blank`, each if it has another way.
     """
-    variants = settings.variants()
+    variants, changed = variants_of(settings, facts.counts), facts.boundaries
     if not variants or not lm.capabilities.is_local or not lm.capabilities.shares_prefixes:
         return {}
     sample, numbers, left = [], [], SAMPLED_CHARACTERS
@@ -362,12 +380,14 @@ def effects_of(
             for name, variant in ways.items()
         }
         name = "as_published" if kind == "blank" else next(iter(settings.policies()))
-        out[kind] = _effect({name: own, **other})
+        has_joints = kind == "blank" and WITHOUT_SPACE in facts.counts
+        logprob = "sum_logprob" if has_joints else "mean_logprob"
+        out[kind] = _effect({name: own, **other}, logprob)
     return out
 
 
-# The result of each unit of each item, and all scored requests.
-Way = tuple[list[list[float | None]], list[Any]]
+# The result of each unit of each item, and all requests with their results.
+Way = tuple[list[list[float | None]], list[tuple[Request, Any]]]
 
 
 def _way(system: System, lm: Any, sample: Sequence[Any], settings: Any) -> Way:
@@ -384,7 +404,7 @@ def _results(system: System, record: Record) -> list[float | None]:
     return [float(value) if isinstance(value, str) else value for value in values]
 
 
-def _effect(ways: Mapping[str, Way]) -> Effect:
+def _effect(ways: Mapping[str, Way], logprob: str = "mean_logprob") -> Effect:
     rows = [
         row
         for of_item in zip(*(numbers for numbers, _ in ways.values()), strict=True)
@@ -396,8 +416,12 @@ def _effect(ways: Mapping[str, Way]) -> Effect:
     (_, first), *_, (_, last) = ways.values()
     # If one way refuses an item, its requests and those of the other ways are not pairs.
     pairs = zip(first, last, strict=True) if len(first) == len(last) else ()
-    logprobs = [(a.mean_logprob, b.mean_logprob) for a, b in pairs]
-    known = [(a, b) for a, b in logprobs if a is not None and b is not None]
-    return Effect(
-        len(rows), dict(zip(ways, means, strict=False)), len(known), sum(b > a for a, b in known)
-    )
+    rises = [
+        after - before
+        for (asked, a), (other, b) in pairs
+        if (asked.context, asked.continuation) != (other.context, other.continuation)
+        and None not in (before := getattr(a, logprob), after := getattr(b, logprob))
+    ]
+    n_raised = sum(rise > 0 for rise in rises)
+    rise = math.fsum(rises) / max(len(rises), 1)
+    return Effect(len(rows), dict(zip(ways, means, strict=False)), len(rises), n_raised, rise)

@@ -7,7 +7,14 @@ from typing import Any
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.lm import require
-from jaxscore.shell.audits import NO_SHARING, ON_PAGE_ALONE, AuditedLM, Facts, effects_of
+from jaxscore.shell.audits import (
+    NO_SHARING,
+    ON_PAGE_ALONE,
+    AuditedLM,
+    Facts,
+    effects_of,
+    variants_of,
+)
 from jaxscore.shell.items import Items, scored, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
@@ -58,8 +65,8 @@ def run_system(
     facts, noted, vocabulary = Facts(n_runs=1), {}, None
     if needs:
         facts = watched.facts()
-        effects: Any = effects_of(system, lm, items, settings, facts.boundaries, records)
-        if "blank" in settings.variants() and "blank" not in effects:
+        effects: Any = effects_of(system, lm, items, settings, facts, records)
+        if "blank" in variants_of(settings, facts.counts) and "blank" not in effects:
             facts.warnings[NO_SHARING] += 1
         facts = dataclasses.replace(facts, **effects)
         noted = {**lm.describe(), **watched.about}

@@ -14,6 +14,7 @@ itself writes a space before an answer, the continuation begins with it.
 
 import dataclasses
 import random
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -26,10 +27,17 @@ from jaxscore.shell.flags import HALF_PAIR, file_flag, flag
 from jaxscore.shell.settings import ScoringSettings
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import Boundary
+from jaxscore.text.whole_words import NO_SPACES
 
 NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
 GROUP = "prompts"
 SEPARATOR = "\n\n"
+# White space, and characters of scripts without spaces, with their punctuation
+NEEDS_NO_SPACE = re.compile(rf"[\s{NO_SPACES}\u3000-\u303f\uff00-\uffef]")
+BLANK = (
+    "its context is blank, so the empty line after system prompt and examples would count to its "
+    "continuation; give it a context, or take boundary separate, or apply the chat template"
+)
 OWN_EXAMPLES = (
     "fewshot: items that are one of the examples, and are scored after the others alone: {n}"
 )
@@ -104,6 +112,15 @@ class Prompting:
             messages.append({"role": "assistant", "content": answer.lstrip(" ")})
         messages.append({"role": "user", "content": prompts[-1].rstrip()})
         return chat_template.render(self.tokenizer, messages)
+
+    def check_blank(self, context: str, policy: str) -> None:
+        """Refuse a blank context after other text if a newline would count to the continuation.
+
+        Raises:
+            InputError: see `BLANK`.
+        """
+        if self != PLAIN and policy == "joint" and not context.strip():
+            raise InputError(BLANK)
 
     def continuation_of(self, continuation: str) -> str:
         """The text that is scored after `context_of`; one of spaces alone stays as it is."""
@@ -383,3 +400,31 @@ class AnswerSettings(PromptSettings):
             return super().variants()
         with_blank = {"with_blank": dataclasses.replace(self, answer_separator=" ")}
         return {**super().variants(), "blank": with_blank}
+
+
+def lacks_space(context: str, continuation: str) -> bool:
+    """Return True if no white space separates two texts of languages that have spaces."""
+    joint = context[-1:] + continuation[:1]
+    return len(joint) == 2 and not NEEDS_NO_SPACE.search(joint)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JointSettings(AnswerSettings):
+    """`AnswerSettings` of a system whose items have a context and continuations.
+
+    A run counts the requests without a space between the two.
+    """
+
+    answer_separator: str | None = flag(
+        None,
+        metavar="TEXT",
+        help="text in place of the spaces between a context and its continuation, in examples too, "
+        "scored with the continuation (default: the spaces of the input)",
+    )
+
+    def joined(self, context: str, continuation: str) -> tuple[str, str]:
+        """Return both texts with the separator; without context nothing needs to be separated."""
+        bare = continuation.lstrip(" ")
+        if self.answer_separator is None or not context.strip() or not bare:
+            return context, continuation
+        return context.rstrip(" "), self.answer_separator + bare

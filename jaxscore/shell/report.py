@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jaxscore.analysis import margins
 from jaxscore.io.json_output import Lazy, json_number
 from jaxscore.report.document import Document, Source
-from jaxscore.shell.audits import ON_PAGE_ALONE, Effect, Facts
+from jaxscore.shell.audits import JOINTS, ON_PAGE_ALONE, WITHOUT_SPACE, Effect, Facts
 from jaxscore.shell.fields import Decision, NoiseFloor, metadata_of
 from jaxscore.shell.prompts import OWN_EXAMPLES
 from jaxscore.shell.records import Records
@@ -104,6 +104,12 @@ class Report(Rendered):
         counted = [
             _filled(text, {"n": n, **self.facts.counts}) for text, n in self.facts.warnings.items()
         ]
+        effect, counts = self.facts.blank, self.facts.counts
+        if counts[WITHOUT_SPACE] and (effect is None or not effect.n_answers):
+            counted.append(
+                f"{counts[WITHOUT_SPACE]} of {counts[JOINTS]} requests have no space between "
+                "context and continuation; see --answer-separator"
+            )
         warnings = self.found.warnings
         counted += warnings[:MOST_WARNINGS]
         if n := len(warnings[MOST_WARNINGS:]):
@@ -122,11 +128,17 @@ class Report(Rendered):
             return own
         published, with_blank = effect.means.values()
         sampled = f"a sample of {effect.n_items} {unit_title(self.declared)}"
+        counts, joints = self.facts.counts, ""
+        if n := counts[WITHOUT_SPACE]:
+            joints = (
+                f", by {effect.rise:.3g} nats on average; {n} of {counts[JOINTS]} requests have no "
+                "space there"
+            )
         return [
             *own,
             f"With a space before the answer the {title} is {with_blank:.4g} instead of "
             f"{published:.4g}; see --answer-separator ({sampled}; the space raises the "
-            f"probability of {effect.n_raised} of {effect.n_answers} answers)",
+            f"probability of {effect.n_raised} of {effect.n_answers} answers{joints})",
         ]
 
     @functools.cached_property

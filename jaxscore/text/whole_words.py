@@ -3,11 +3,12 @@
 import functools
 import re
 
-# Han, kana, Hangul (whose particles follow a noun without a space), Thai, Lao, Khmer, Burmese.
-UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3130-\u318f\u3400-\u4dbf"
-    "\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+# Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana, Han.
+NO_SPACES = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
 )
+UNSPACED = NO_SPACES + "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"  # with Hangul's particles
 _LETTER = rf"[^\W{UNSPACED}]"  # a letter or digit next to which a word goes on
 _IS_LETTER = re.compile(_LETTER)
 _BEFORE = rf"(?<!{_LETTER})(?<!{_LETTER}[-'\u2019])"  # "no-one" and "No's" have no word "no"

@@ -59,12 +59,12 @@ def test_a_sample_is_spread_over_the_items(scorer, monkeypatch):
 
 def effect(own, other):
     """Of answers whose results are their mean log-probabilities."""
-    return audits._effect(
-        {
-            "as_published": ([[one.mean_logprob] for one in own], own),
-            "with_blank": ([[one.mean_logprob] for one in other], other),
-        }
-    )
+
+    def way(results, answer):
+        requests = [Request("", "Q:", answer) for _ in results]
+        return [[each.mean_logprob] for each in results], list(zip(requests, results, strict=True))
+
+    return audits._effect({"as_published": way(own, "a"), "with_blank": way(other, " a")})
 
 
 def test_means_are_over_numbers_that_every_way_has():

@@ -9,8 +9,9 @@ PMI   the highest ln p(option | context) - ln p(option | premise), the pointwise
 import dataclasses
 import itertools
 from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 import numpy as np
 
@@ -23,10 +24,11 @@ from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.flags import flag
+from jaxscore.shell.prompts import Example, JointSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Aside, Summary, System, failed
-from jaxscore.systems.choose.item import Item
+from jaxscore.systems.choose.item import LETTERS, Item
 from jaxscore.systems.choose.report import report
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
@@ -39,7 +41,7 @@ RULES = ("", "_norm", "_pmi")  # endings of `choice`, `acc` and `skill`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(IntervalSettings):
+class Settings(JointSettings, IntervalSettings):
     """Settings of `choose`."""
 
     boundary: Literal["joint", "separate"] = flag(
@@ -53,6 +55,42 @@ class Settings(IntervalSettings):
         help="the premise of acc_pmi, a text that asks for an answer without the question "
         "(default: 'Answer:'); '' scores each option after the BOS, as lm-evaluation-harness does",
     )
+    options_as: Literal["texts", "letters"] = flag(
+        "texts",
+        help="texts: score each option (default); letters: list the options in the prompt, in "
+        "lines such as 'A. Oslo', and score their letters, as published for MMLU",
+    )
+
+    @property
+    def has_letters(self) -> bool:
+        """True if the letters of the options are scored."""
+        return self.options_as == "letters"
+
+    def omitted_fields(self) -> frozenset[str]:
+        """Declared fields that no record of a run with these settings has."""
+        return frozenset(() if self.has_letters else ("prompt",))
+
+    def variants(self) -> dict[str, dict[str, Self]]:
+        """See `AnswerSettings.variants`; letters have a space already."""
+        variants = super().variants()
+        if self.has_letters:
+            variants.pop("blank", None)
+        return variants
+
+    def prompt_of(self, item: Item) -> str:
+        """The text before each option, without system prompt and examples."""
+        prompt = item.lettered if self.has_letters else item.context
+        return self.joined(prompt, " x")[0]
+
+    def continuations_of(self, item: Item) -> list[str]:
+        """The texts that are scored, one for each option."""
+        if self.has_letters:
+            return [self.joined("x", f" {letter}")[1] for letter in LETTERS[: len(item.options)]]
+        return [self.joined(item.context, option)[1] for option in item.options]
+
+    def example_of(self, item: Item) -> Example:
+        """An item with its right option as a few-shot example."""
+        return Example(self.prompt_of(item), self.continuations_of(item)[item.gold], item.key)
 
 
 def _option_index(record: Mapping[str, Any], field: str) -> int:
@@ -95,6 +133,7 @@ class Record(TypedDict, total=False):
 
     id: str | int
     context: Annotated[str, PAIRED]
+    prompt: str
     options: Annotated[list[str], PAIRED]
     category: str
     sum_logprob: list[float]
@@ -148,15 +187,6 @@ MEANS = {
 }
 
 
-def _requests(items: Sequence[Item], texts: Sequence[str], premise: str) -> Iterator[Request]:
-    """Each distinct option after the premise, then the options of each item."""
-    for k, text in enumerate(texts, start=1):
-        yield Aside(f"premise.{k}", premise, text)
-    for number, item in enumerate(items, start=1):
-        for k, option in enumerate(item.options, start=1):
-            yield Request(f"{number}.{k}", item.context, option)
-
-
 def _problem(result: ScoredRequest) -> str | None:
     """Why an option has no log-probability of all of its tokens, or None if it has one."""
     if result.error is not None:
@@ -171,27 +201,36 @@ def _problem(result: ScoredRequest) -> str | None:
     return None
 
 
+def _failed(item: Item, error: str) -> dict[str, Any]:
+    """The record of an item that cannot be scored, without `id`."""
+    asked = {"context": item.context, "options": list(item.options), "category": item.category}
+    return {**asked, "error": error}
+
+
 def _record(
-    item: Item, results: Sequence[ScoredRequest], premises: Mapping[str, float | None]
+    item: Item,
+    settings: Settings,
+    results: Sequence[ScoredRequest],
+    before: Sequence[float | None],
 ) -> dict[str, Any]:
     """The record of an item without `id`: `error` and no scores if an option failed.
 
     Args:
         results: one for each option.
-        premises: option -> its log-probability after the premise, nats; None if it has none.
+        before: each option's log-probability after the premise, nats; None if it has none.
     """
     options = item.options
     record: dict[str, Any] = {
         "context": item.context,
+        **({"prompt": settings.prompt_of(item)} if settings.has_letters else {}),
         "options": list(options),
         "category": item.category,
     }
     for place, result in enumerate(results, start=1):
         if (problem := _problem(result)) is not None:
-            return {**record, "error": f"option {place}: {problem}"}
+            return _failed(item, f"option {place}: {problem}")
     sums = [float(result.sum_logprob or 0.0) for result in results]
-    lengths = [n_bytes(option) for option in options]
-    before = [premises[option] for option in options]
+    lengths = [1 if settings.has_letters else n_bytes(option) for option in options]
     pmi = None
     if None not in before:
         pmi = [total - float(prior or 0.0) for total, prior in zip(sums, before, strict=True)]
@@ -291,6 +330,39 @@ def _warnings(records: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"{n} of {n_items} scored items {what}" for what, n in counts.items() if n]
 
 
+def unequal_spaces(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a finding on items whose options differ in their leading spaces, or nothing."""
+    n_items, counts = 0, Counter[str]()
+    for record in records:
+        if "error" in record:
+            continue
+        n_items += 1
+        spaces = [len(option) - len(option.lstrip(" ")) for option in record["options"]]
+        if len(set(spaces)) == 1:
+            continue
+        counts["differ"] += 1
+        if (gold := record.get("gold")) is not None:
+            others = {*spaces[:gold], *spaces[gold + 1 :]}
+            counts["with"] += spaces[gold] > 0 and others == {0}
+            counts["without"] += spaces[gold] == 0 and 0 not in others
+    if not counts["differ"]:
+        return []
+    golds = [
+        f"in {counts[name]} {which}"
+        for name, which in (
+            ("with", "the right option alone has one"),
+            ("without", "the right option alone has none"),
+        )
+        if counts[name]
+    ]
+    which = f" ({', '.join(golds)})" if golds else ""
+    return [
+        f"The options of {counts['differ']} of {counted(n_items, 'scored items')} differ in their "
+        f"leading spaces{which}, so the choice may follow the space and not the text; add "
+        "--answer-separator ' '"
+    ]
+
+
 def headline(summary: Mapping[str, Any]) -> str:
     """The accuracies, the first with its interval, and the chance level."""
     if not summary["n_scored"]:
@@ -348,18 +420,56 @@ class Choose(System):
     item, settings, record = Item, Settings, Record
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
-        """Score each option of each item whole, after the context and after the premise."""
-        texts = list(dict.fromkeys(option for item in items for option in item.options))
+        """Score each option of each item whole, after the context and after the premise.
+
+        Raises:
+            InputError: settings that the model cannot do.
+        """
+        settings.check_model(lm.capabilities)
+        prompting = settings.prompting(lm, map(settings.example_of, settings.drawn()))
+        settings.note(lm, prompting, (item.key for item in items) if prompting.examples else ())
+
+        def texts_of(item: Item) -> list[str]:
+            return [prompting.continuation_of(text) for text in settings.continuations_of(item)]
+
+        texts = list(dict.fromkeys(text for item in items for text in texts_of(item)))
+        waiting: deque[tuple[Item, str | None]] = deque()  # why it cannot be scored
+
+        def requests() -> Iterator[Request]:
+            premise, _ = settings.joined(settings.pmi_context, "x")
+            premise = dataclasses.replace(prompting, system=None, examples=()).context_of(premise)
+            for k, text in enumerate(texts, start=1):
+                yield Aside(f"premise.{k}", premise, text)
+            for number, item in enumerate(items, start=1):
+                try:
+                    prompt = settings.prompt_of(item)
+                    prompting.check_blank(prompt, settings.options()["boundary"])
+                    context = prompting.context_of(prompt, item.key)
+                except InputError as problem:
+                    waiting.append((item, str(problem)))
+                    continue
+                waiting.append((item, None))
+                for k, text in enumerate(texts_of(item), start=1):
+                    yield Request(f"{number}.{k}", context, text)
+
         n = len(texts) + sum(len(item.options) for item in items)
-        results = lm.stream(
-            _requests(items, texts, settings.pmi_context), n_requests=n, **settings.options()
-        )
+        results = lm.stream(requests(), n_requests=n, **settings.options())
         premises = {
             text: result.sum_logprob if _problem(result) is None else None
             for text, result in zip(texts, itertools.islice(results, len(texts)), strict=True)
         }
-        for item in items:
-            yield _record(item, list(itertools.islice(results, len(item.options))), premises)
+        scored: list[ScoredRequest] = []  # of the first item that waits
+        for result in results:
+            scored.append(result)
+            while (error := waiting[0][1]) is not None:
+                yield _failed(waiting.popleft()[0], error)
+            item, _ = waiting[0]
+            if len(scored) == len(item.options):
+                waiting.popleft()
+                before = [premises[text] for text in texts_of(item)]
+                yield _record(item, settings, scored, before)
+                scored = []
+        yield from (_failed(item, str(error)) for item, error in waiting)
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Accuracies, skill and calibration, over the items with a gold option."""
@@ -382,6 +492,14 @@ class Choose(System):
             failures=failed(records),
             warnings=[*_warnings(good), *([FROM_ONE] if _counts_from_one(with_gold) else [])],
         )
+
+    def findings(self, run: Report) -> list[str]:
+        """Options that differ in their spaces, and so in more than their words."""
+        settings: Any = run.chosen
+        has_separator = settings.answer_separator is not None
+        if has_separator or settings.has_letters or settings.apply_chat_template:
+            return []
+        return unequal_spaces(run.records)
 
     def report(self, run: Report) -> Document:
         """Wrong items first; see `choose.report`."""

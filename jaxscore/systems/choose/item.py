@@ -7,12 +7,14 @@ gold       the option's index from 0, its text, its letter or its label
 import dataclasses
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
+from jaxscore.report.prompts import without_cue
 from jaxscore.shell.items import SHOWN
+from jaxscore.shell.prompts import ExampleItem
 
 LETTERS = string.ascii_uppercase
 NO_CATEGORY = "(none)"
@@ -22,7 +24,7 @@ LABELS = 'field "options" is an object, expected {"text": [...], "label": [...]}
 
 
 @dataclasses.dataclass(frozen=True)
-class Item:
+class Item(ExampleItem):
     """A choice between texts.
 
     Attributes:
@@ -48,6 +50,36 @@ class Item:
             raise InputError(f'field "options" has {len(self.options)} texts, expected at least 2')
         object.__setattr__(self, "gold", _gold_index(self.gold, self.options))
         object.__setattr__(self, "category", self.category or NO_CATEGORY)
+
+    @property
+    def key(self) -> Hashable:
+        """The identity of an example: an item with the same key does not see it."""
+        return self.context.strip(), self.options
+
+    @property
+    def lettered(self) -> str:
+        """The context with a line `A. text` for each option before its "Answer:".
+
+        Raises:
+            InputError: there are more options than letters.
+        """
+        if (n := len(self.options)) > len(LETTERS):
+            raise InputError(
+                f"{n} options, and there are letters for {len(LETTERS)}; leave options_as out"
+            )
+        text = self.context.rstrip()
+        last = text.splitlines()[-1].strip() if text else ""
+        cue = last[len(without_cue(last)) :].strip()
+        lines = [text.removesuffix(cue).rstrip()]
+        lines += [
+            f"{name}. {text.strip()}" for name, text in zip(LETTERS, self.options, strict=False)
+        ]
+        return "\n".join([*lines, cue or "Answer:"]).lstrip("\n")
+
+    def check_example(self) -> None:
+        """Check that the right option is known."""
+        if self.gold is None:
+            raise InputError('no field "gold", expected the right option of an example')
 
     @staticmethod
     def normalize(fields: Mapping[str, Any]) -> Mapping[str, Any]:

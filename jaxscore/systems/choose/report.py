@@ -26,7 +26,6 @@ from jaxscore.report.sections import (
     estimate_card,
     model_of,
     section,
-    sentence,
     three,
     with_failures,
     within_noise,
@@ -62,7 +61,7 @@ def report(source: Source) -> Document:
     return Document(
         system="choose",
         title=f"Multiple choice: {model_of(record)}",
-        verdict=sentence(source.headline),
+        verdict=sections.verdict(source),
         cards=_cards(record) if has_gold else [],
         charts=_charts(record) if has_gold else [],
         items=_items(source),
@@ -70,6 +69,7 @@ def report(source: Source) -> Document:
         about=[
             " ".join(introduction.split()),
             *_ties(summary["ties"]),
+            *sections.answer_blank(record),
             *sections.boundary(settings["boundary"], record["boundary_audit"], "options"),
         ],
     )
@@ -155,7 +155,7 @@ def _items(source: Source) -> Items:
                 "of the option with the highest sum; ≈: rounding could change which one it is",
             ),
         ],
-        fields=[Field("Context", [item["context"] for item in items])],
+        fields=[Field("Context", [item.get("prompt", item["context"]) for item in items])],
         tables=[
             Rows(
                 "Options",

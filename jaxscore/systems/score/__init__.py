@@ -17,7 +17,7 @@ from jaxscore.report.sections import context_end
 from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
-from jaxscore.shell.prompts import PLAIN, Example, PromptSettings
+from jaxscore.shell.prompts import Example, JointSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import TextSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
@@ -26,10 +26,6 @@ from jaxscore.systems.score.report import WorstRequests, report
 from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
 from jaxscore.types.results import ScoredRequest
 
-BLANK = (
-    "its context is blank, so the empty line after system prompt and examples would count to its "
-    "continuation; give it a context, or take boundary separate, or apply the chat template"
-)
 # What an endpoint does not give; the numbers of its other fields are those of a local model.
 UNKNOWN = frozenset("token_ids entropy self_certainty mean_entropy mean_self_certainty".split())
 
@@ -52,10 +48,10 @@ class Item:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(TextSettings, PromptSettings, MeasureSettings):
-    """Settings of `score`, see also `MeasureSettings` and `PromptSettings`."""
+class Settings(TextSettings, JointSettings, MeasureSettings):
+    """Settings of `score`, see also `MeasureSettings` and `JointSettings`."""
 
-    fixed = ("boundary", "min_k", "log_base")
+    fixed = (*JointSettings.fixed, "min_k", "log_base")
     audit_boundary: bool = flag(True, is_flag=False)
     """Count the requests that the other boundary would change."""
 
@@ -128,9 +124,10 @@ class Score(System):
     input, one object per line:
       {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
       `context` may be left out; `id` defaults to the line's number. A space between
-      the two belongs to the continuation. A JSON array, .csv, .tsv, .parquet or a
-      folder of datasets' save_to_disk holds the same; --column continuation=answer
-      reads the field from the column `answer`.
+      the two belongs to the continuation; if requests lack one and most are more
+      probable with it, the output says so first (--answer-separator). A JSON array,
+      .csv, .tsv, .parquet or a folder of datasets' save_to_disk holds the same;
+      --column continuation=answer reads the field from the column `answer`.
 
     output, in the same order, numbers in nats:
       id, token_ids, tokens, logprob[], entropy[], self_certainty[], greedy[],
@@ -201,24 +198,28 @@ class Score(System):
             InputError: settings that the model cannot do.
         """
         settings.check_model(lm.capabilities)
-        examples = [Example(shot.context, shot.continuation, shot.key) for shot in settings.drawn()]
+        examples = [
+            Example(*settings.joined(shot.context, shot.continuation), shot.key)
+            for shot in settings.drawn()
+        ]
         prompting = settings.prompting(lm, examples)
         settings.note(lm, prompting, (item.key for item in items) if examples else ())
         measured = MeasuredFields(settings, lm)
         unknown = () if lm.capabilities.has_distribution else UNKNOWN
-        needs_context = prompting != PLAIN and settings.options()["boundary"] == "joint"
+        policy = settings.options()["boundary"]
         waiting: deque[tuple[Item, str | None]] = deque()  # with why it has no request
 
         def requests() -> Iterator[Request]:
             for item in items:
-                error = BLANK if needs_context and not item.context.strip() else None
+                context, continuation = settings.joined(item.context, item.continuation)
                 try:
-                    context = prompting.context_of(item.context, item.key)
+                    prompting.check_blank(context, policy)
+                    context = prompting.context_of(context, item.key)
                 except InputError as problem:
-                    error = str(problem)
-                waiting.append((item, error))
-                if error is None:
-                    yield Request("", context, prompting.continuation_of(item.continuation))
+                    waiting.append((item, str(problem)))
+                    continue
+                waiting.append((item, None))
+                yield Request("", context, prompting.continuation_of(continuation))
 
         results = lm.stream(
             requests(), n_requests=len(items), **settings.options(), **measured.requested
