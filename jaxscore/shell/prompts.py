@@ -90,10 +90,10 @@ class Prompting:
         Raises:
             InputError: the template refuses the messages, or leaves out text of them.
         """
-        shown = [one for one in self.examples if one.key != key]
-        prompts = [*(one.prompt for one in shown), prompt]
+        shown = [example for example in self.examples if example.key != key]
+        prompts = [*(example.prompt for example in shown), prompt]
         prompts[0] = self.opening + prompts[0]
-        answers = [one.answer for one in shown]
+        answers = [example.answer for example in shown]
         if self.tokenizer is None:
             start = "" if self.system is None else self.system + self.system_end
             pairs = zip(prompts, [*answers, ""], strict=True)
