@@ -197,7 +197,7 @@ def compare_all(
         InputError: see `compare`.
     """
     if len(opened) > len(LABELS):
-        raise InputError(f"compared {len(opened)} runs, expected at most {len(LABELS)} at once")
+        raise InputError(f"found {len(opened)} runs, expected at most {len(LABELS)} at once")
     runs = [
         dataclasses.replace(run, label=label) for run, label in zip(opened, LABELS, strict=False)
     ]
