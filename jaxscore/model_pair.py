@@ -1,7 +1,7 @@
 """A `Scorer` of a pair of models, whose results include their divergences."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +16,7 @@ from jaxscore.lm import Capabilities
 from jaxscore.models.model import Model, paired
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.scorer import Scorer
+from jaxscore.text import chat_template
 from jaxscore.text.tokenize_requests import Chunk, WindowTokenizer
 from jaxscore.text.tokenizer import tokenizer_difference
 from jaxscore.types.results import ScoredRequest
@@ -103,6 +104,7 @@ class DivergenceScorer(Scorer):
         reproducible: bool = False,
         accept_config: Sequence[str] = (),
         reference_accept_config: Sequence[str] = (),
+        chat_template_args: Mapping[str, Any] | None = None,
     ) -> "DivergenceScorer":  # over 60 lines: mostly public parameters
         """Load two checkpoints onto the same devices.
 
@@ -160,6 +162,8 @@ class DivergenceScorer(Scorer):
                 f"--model {model} and --reference {reference} have different tokenizers: "
                 f"{difference}; a divergence compares probabilities of the same tokens"
             )
+        if chat_template_args:
+            chat_template.set_variables(p.encoder.tokenizer, chat_template_args)
         both = paired(p.model, q.model)
         about = _about(p, q)
         # Without measures the compiler would remove all of q.

@@ -185,6 +185,7 @@ class Scorer:
         mesh: str | None = None,
         reproducible: bool = False,
         accept_config: Sequence[str] = (),
+        chat_template_args: Mapping[str, Any] | None = None,
         generates: bool = True,
     ) -> "Scorer":  # over 60 lines: most of them document public parameters
         """Load a checkpoint.
@@ -211,6 +212,8 @@ class Scorer:
             reproducible: the bits of a request's scores do not depend on other requests; slower.
             accept_config: unhandled keys of config.json that, as the caller asserts, do not affect
                 results. They are ignored and recorded.
+            chat_template_args: values of the chat template's variables, such as
+                `{"enable_thinking": False}`.
             generates: `mesh="auto"` reserves memory for KV caches of generated text.
 
         Raises:
@@ -234,6 +237,8 @@ class Scorer:
             before_weights=size.measure,
             generates=generates,
         )
+        if chat_template_args:
+            chat_template.set_variables(loaded.encoder.tokenizer, chat_template_args)
         scorer = cls(
             loaded.model,
             loaded.encoder,

@@ -54,20 +54,20 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(**settings_flags.values(args, Settings), limit=args.limit)
     files_read = InputFiles(path for path in inputs if path is not None)
     with files.opened() as write:
-        found = compare_all([*map(open_run, given)], settings, _about(given, files_read))
-        write(found)
+        compared = compare_all([*map(open_run, given)], settings, _about(given, files_read))
+        write(compared)
         files_read.check_unchanged()
-    for line in summary_lines(found):
+    for line in summary_lines(compared):
         print(line)
-    messages.print_remarks(args, found.remarks)
-    facts = {"failed": len(found.failures), "remarks": found.remarks}
+    messages.print_remarks(args, compared.remarks)
+    facts = {"failed": len(compared.failures), "remarks": compared.remarks}
     manifest = outputs.write_own_manifest(args, output, facts, files.paths[1:2])
     return messages.print_closing_block(
-        done=_done(found),
-        failures=found.failures,
-        results=[found.headline],
+        done=_done(compared),
+        failures=compared.failures,
+        results=[compared.headline],
         files=[*files.paths, manifest],
-        failed=messages.FAILURES if found.failures else "failed",
+        failed=messages.FAILURES if compared.failures else "failed",
     )
 
 
@@ -88,42 +88,42 @@ def _name(a: Path, b: Path, *more: Path) -> str:
     return f"{name}-and-{len(more)}-more" if more else name
 
 
-def _done(found: ComparedRuns | ComparedTable) -> str:
-    if isinstance(found, ComparedRuns):
-        return counted(len(found.pairs), "pairs")
-    return counted(len(found.names), "runs")
+def _done(compared: ComparedRuns | ComparedTable) -> str:
+    if isinstance(compared, ComparedRuns):
+        return counted(len(compared.pairs), "pairs")
+    return counted(len(compared.names), "runs")
 
 
 def _differing(differences: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line with the settings in which A and B differ, or none if nothing differs."""
     if not differences:
         return []
-    ordered = sorted(differences, key=lambda one: one["setting"] not in FIRST_SETTINGS)
+    ordered = sorted(differences, key=lambda each: each["setting"] not in FIRST_SETTINGS)
     named = [
-        f"{one['setting']} ({one_line(str(one['a']), 32)} and {one_line(str(one['b']), 32)})"
-        for one in ordered[:MOST_SETTINGS]
+        f"{each['setting']} ({one_line(str(each['a']), 32)} and {one_line(str(each['b']), 32)})"
+        for each in ordered[:MOST_SETTINGS]
     ]
     more = len(ordered) - len(named)
     return [f"A and B differ in {', '.join(named)}{f' and {more} more' if more else ''}"]
 
 
-def summary_lines(found: ComparedRuns | ComparedTable) -> list[str]:
+def summary_lines(compared: ComparedRuns | ComparedTable) -> list[str]:
     """Return the lines before the closing block: differing settings, results, kinds of flips."""
-    if isinstance(found, ComparedTable):
+    if isinstance(compared, ComparedTable):
         lines = []
-        if found.differing:
-            lines = ["settings that differ: " + ", ".join(row[0] for row in found.differing), ""]
-        for title, rows in found.tables:
+        if compared.differing:
+            lines = ["settings that differ: " + ", ".join(row[0] for row in compared.differing), ""]
+        for title, rows in compared.tables:
             lines += [one_line(title), aligned([HEADER, *rows]), ""]
         return lines
-    lines = _differing(found.details["differences"])
-    lines += [one["verdict"] for one in found.details["results"]]
-    for one in found.details["decisions"]:
-        n_flips = len(found.listed["flips"][one["name"]])
-        if one["n"] < 2:
+    lines = _differing(compared.details["differences"])
+    lines += [each["verdict"] for each in compared.details["results"]]
+    for each in compared.details["decisions"]:
+        n_flips = len(compared.listed["flips"][each["name"]])
+        if each["n"] < 2:
             continue
-        noise = f" ({NOISE[one['audited']].format(one['n_within'])})" if n_flips else ""
-        lines.append(f"flips, {one['title']}: {n_flips} of {one['n']} pairs{noise}")
+        noise = f" ({NOISE[each['audited']].format(each['n_within'])})" if n_flips else ""
+        lines.append(f"flips, {each['title']}: {n_flips} of {each['n']} pairs{noise}")
     return [*map(one_line, lines)]
 
 

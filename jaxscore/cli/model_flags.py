@@ -8,6 +8,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import orjson
+
 from jaxscore.cli.help_pages import SEVERAL_PROCESSES
 from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
@@ -32,7 +34,7 @@ if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
 # Flags without effect if another program computes.
-UNUSED = ("device", "dtype", "model_impl", "accept_config", "mesh", "batch_tokens", "journal")
+UNUSED = "device dtype model_impl accept_config mesh batch_tokens journal chat_template_arg".split()
 PROCESSES = ("distributed", "coordinator", "num_processes", "process_id", "join_timeout")
 MOST_BATCH_TOKENS = 1 << 22
 CONFIG = "config.json"
@@ -66,6 +68,26 @@ def _batch_tokens(text: str) -> int | str:
 def _mesh(text: str) -> str:
     if text != AUTO:
         MeshShape.parse(text)
+    return text
+
+
+def template_argument(text: str) -> tuple[str, Any]:
+    """Return name and value of `NAME=VALUE`; VALUE is read as JSON, else it is a text.
+
+    Raises:
+        ValueError: the text lacks a name.
+    """
+    name, is_given, value = text.partition("=")
+    if not (name.isidentifier() and is_given):
+        raise ValueError(f"{text!r}, expected NAME=VALUE, such as enable_thinking=false")
+    try:
+        return name, orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return name, value
+
+
+def _template_argument(text: str) -> str:
+    template_argument(text)
     return text
 
 
@@ -131,6 +153,13 @@ class ModelSpec:
     trust_remote_code: bool = advanced(
         False, help="let the checkpoint's tokenizer bring its own code"
     )
+    chat_template_arg: list[str] = advanced(
+        [],
+        read=_template_argument,
+        metavar="NAME=VALUE",
+        help="a variable of the tokenizer's chat template, such as enable_thinking=false; VALUE is "
+        "JSON, otherwise a text",
+    )
     cache_dir: Path | None = None  # only probsem has the flag
     distributed: bool = flag(
         False,
@@ -182,7 +211,12 @@ class ModelSpec:
             "accept_config batch_tokens"
         )
         same = {name: getattr(self, name) for name in names.split()}
-        return {**same, "implementation": self.model_impl, "progress": not self.quiet}
+        return {
+            **same,
+            "implementation": self.model_impl,
+            "progress": not self.quiet,
+            "chat_template_args": dict(map(template_argument, self.chat_template_arg)),
+        }
 
     def load(self, journal: Path | None, *, generates: bool) -> "Scorer":
         """Load the model."""

@@ -209,10 +209,14 @@ def sentence(headline: str) -> str:
     return f"{headline[:1].upper()}{headline[1:]}."
 
 
-def verdict(source: Source) -> str:
-    """The headline as a sentence, after the findings that say how it is to be read."""
+def verdict(source: Source, headline: str = "") -> str:
+    """Return the headline, after the findings that say how it is to be read.
+
+    Args:
+        headline: a sentence in place of the source's headline.
+    """
     findings = source.record.get("findings", ())
-    return " ".join([*map(sentence, findings), sentence(source.headline)])
+    return " ".join([*map(sentence, findings), headline or sentence(source.headline)])
 
 
 def is_void(estimate: Estimate) -> bool:

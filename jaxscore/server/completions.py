@@ -146,7 +146,7 @@ def read_chat(service: Service, raw: bytes) -> ChoiceRequest:
         raise invalid_field(
             "max_tokens", "max_tokens and max_completion_tokens mean the same; send one of them"
         )
-    prompt = tokenize_conversation(service, fields.messages)
+    prompt = tokenize_conversation(service, fields.messages, fields.chat_template_kwargs or {})
     limit, name = fields.max_completion_tokens, "max_completion_tokens"
     if limit is None:
         limit, name = fields.max_tokens, "max_tokens"

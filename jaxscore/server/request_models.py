@@ -281,6 +281,9 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: int | None = Field(None, ge=1, description="a whole number from 1")
     logprobs: bool = flag()
     top_logprobs: TopLogprobs | None = Field(None, description=TOP_LOGPROBS)
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description='an object of the chat template\'s variables, {"enable_thinking": false}'
+    )
 
     tools: Annotated[Any, accept_only([])] = None
     tool_choice: Annotated[Any, accept_only("none", "auto")] = None

@@ -4,7 +4,7 @@ import asyncio
 import concurrent.futures
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -225,8 +225,13 @@ def check_length(service: Service, prompts: list[Prompt], max_tokens: int, field
             )
 
 
-def tokenize_conversation(service: Service, messages: Sequence[Message]) -> Prompt:
+def tokenize_conversation(
+    service: Service, messages: Sequence[Message], variables: Mapping[str, Any]
+) -> Prompt:
     """Render a conversation by the chat template and tokenize it.
+
+    Args:
+        variables: values of the template's variables.
 
     Raises:
         ApiError: 400, the template refuses it or leaves out text of it, or it is too long.
@@ -234,12 +239,16 @@ def tokenize_conversation(service: Service, messages: Sequence[Message]) -> Prom
     tokenizer = service.encoder.tokenizer
     n_characters = sum(message.n_characters for message in messages)
     if n_characters <= service.max_characters():
+        field = "chat_template_kwargs"
         try:
-            text = chat_template.render(tokenizer, [message.to_dict() for message in messages])
+            chat_template.check_variables(tokenizer, variables)
+            field = "messages"
+            conversation = [message.to_dict() for message in messages]
+            text = chat_template.render(tokenizer, conversation, **variables)
         except InputError as error:
             # The message begins with the tokenizer's folder, which clients must not see.
             problem = str(error).removeprefix(f"{tokenizer.name_or_path}: ")
-            raise invalid_field("messages", problem) from None
+            raise invalid_field(field, problem) from None
         n_characters = len(text)
     if n_characters > service.max_characters():
         raise _too_long(service, "messages", "the messages have", n_characters)

@@ -98,10 +98,10 @@ class Prompting:
         Raises:
             InputError: the template refuses the messages, or leaves out text of them.
         """
-        shown = [one for one in self.examples if one.key != key]
-        prompts = [*(one.prompt for one in shown), prompt]
+        shown = [example for example in self.examples if example.key != key]
+        prompts = [*(example.prompt for example in shown), prompt]
         prompts[0] = self.opening + prompts[0]
-        answers = [one.answer for one in shown]
+        answers = [example.answer for example in shown]
         if self.tokenizer is None:
             start = "" if self.system is None else self.system + self.system_end
             pairs = zip(prompts, [*answers, ""], strict=True)
@@ -151,6 +151,16 @@ class Prompting:
 
 
 PLAIN = Prompting()  # prompts as they are
+
+
+def note_answer_start(lm: Any, tokenizer: Any) -> None:
+    """Note in an audited model if the text after a prompt is reasoning, not an answer.
+
+    Raises:
+        InputError: a variable of the template changes that; the message names it.
+    """
+    if not chat_template.check_answer_start(tokenizer):
+        lm.counts["in_reasoning"] += 1
 
 
 def read_system_prompt(path: Path) -> str:
@@ -393,6 +403,12 @@ class AnswerSettings(PromptSettings):
                 "answer_separator and apply_chat_template: in a conversation the template writes "
                 "what stands between a prompt and its answer; give one of the two"
             )
+
+    def note(self, lm: Any, prompting: Prompting, keys: Iterable[Hashable]) -> None:
+        """See `PromptSettings.note`; also that an answer can start after a prompt."""
+        super().note(lm, prompting, keys)
+        if prompting.tokenizer is not None:
+            note_answer_start(lm, prompting.tokenizer)
 
     def variants(self) -> dict[str, dict[str, Self]]:
         """Also with a space before the answers, unless something else stands there."""

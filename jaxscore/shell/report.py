@@ -17,6 +17,7 @@ from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.rounding_audit import Noise
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import Record, Summary, System, result_of, unit_fields, unit_title, units
+from jaxscore.text.chat_template import IN_REASONING
 from jaxscore.types.results import Strip, data_frame
 
 MOST_WARNINGS = 100  # about single records
@@ -123,6 +124,8 @@ class Report(Rendered):
     def findings(self) -> list[str]:
         """Sentences that say how the headline is to be read."""
         own = list(self.declared.findings(self))
+        if self.facts.counts["in_reasoning"]:
+            own.insert(0, IN_REASONING)
         effect, (_, title) = self.facts.blank, result_of(self.declared)
         if effect is None or not effect.n_items or not effect.raises_most:
             return own

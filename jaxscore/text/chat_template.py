@@ -14,6 +14,7 @@ each one:
 """
 
 import contextlib
+import difflib
 import functools
 import hashlib
 import json
@@ -38,6 +39,35 @@ LEAVES_OUT = (
     "message out, or use a model whose template writes it"
 )
 PROBE = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+QUESTION = [{"role": "user", "content": "probe0x"}]
+# Variables that jaxscore sets, and arguments of the function of transformers that renders.
+OURS = frozenset(
+    "messages conversations chat_template tools documents add_generation_prompt "
+    "continue_final_message return_assistant_tokens_mask".split()
+)
+IN_REASONING = (
+    "The chat template ends a prompt in an open reasoning block or without a channel, so the "
+    "probabilities are those of the start of the model's reasoning, not of its answer"
+)
+# <think>, [THINK], <|START_THINKING|>, <seed:think>, <|channel|>analysis<|message|> and the like
+OPENING = re.compile(
+    r"(?i)[<\[]\|?(?:start_|begin_of_)?(?:\w+:)?(?:think|thought|reason|scratch)\w*\|?[>\]]"
+    r"|<\|?channel\|?>\s*(?:analysis|thought)\b"
+)
+CLOSING = re.compile(
+    r"(?i)[<\[]\|?(?:/|end_(?:of_)?)(?:\w+:)?(?:think|thought|reason|scratch)\w*\|?[>\]]"
+    r"|<\|end\|>|<channel\|>"
+)
+# Values of template variables that end the reasoning before the answer, the most common ones first.
+CLOSED_BY = (
+    ("enable_thinking", False),
+    ("thinking", False),
+    ("enable_reasoning", False),
+    ("reasoning", False),
+    ("thinking_mode", "disabled"),
+    ("thinking_mode", "chat"),
+    ("reasoning_effort", "none"),
+)
 # A template that expects strings prints a list of parts as its Python or JSON representation.
 PRINTED_PART = re.compile(r"""['"]text['"]: *['"]\Z""")
 
@@ -140,6 +170,94 @@ def answer_start(tokenizer: Any) -> str:
     start, answer, _ = conversation.removeprefix(prompt).partition("probe.")
     is_spaces = conversation.startswith(prompt) and answer and not start.strip(" ")
     return start if is_spaces else ""
+
+
+def set_variables(tokenizer: Any, values: Mapping[str, Any]) -> None:
+    """Give variables of the template a value in each conversation that does not set them itself.
+
+    The template gets statements at its start, and so has another digest.
+
+    Args:
+        values: JSON values by name, such as `{"enable_thinking": False}`.
+
+    Raises:
+        InputError: see `check_variables`.
+    """
+    check_variables(tokenizer, values)
+    statements = (
+        f"{{%- set {name} = {name} if {name} is defined else {_literal(value)} -%}}"
+        for name, value in values.items()
+    )
+    tokenizer.chat_template = "".join(statements) + _template(tokenizer)
+
+
+def check_variables(tokenizer: Any, names: Collection[str]) -> None:
+    """Check that the template uses variables.
+
+    Raises:
+        InputError: the template is missing or does not use one, or jaxscore sets it.
+    """
+    words = {*re.findall(r"\w+", _template(tokenizer))} - OURS - {*tokenizer.special_tokens_map}
+    for name in names:
+        if not name.isidentifier() or name not in words:
+            like = difflib.get_close_matches(name, words, n=1)
+            hint = f"; is it {like[0]}?" if like else ""
+            raise InputError(
+                f"{_name(tokenizer)}: its chat template does not use a variable {name!r}{hint}"
+            )
+
+
+def _literal(value: Any) -> str:
+    """Return a JSON value as Jinja writes it."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_literal(k)}: {_literal(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def check_answer_start(tokenizer: Any) -> bool:
+    """Check that the text after a prompt is the assistant's answer, and not its reasoning.
+
+    Some templates end a prompt in an open reasoning block, or in a header that names no channel
+    yet. The probability of an answer there is not that of the model's answer.
+
+    Returns:
+        False if it is reasoning, which no variable of the template ends; see `IN_REASONING`.
+
+    Raises:
+        InputError: a variable ends it; the message names it.
+    """
+    if (block := _open_block(tokenizer)) is None:
+        return True
+    template = _template(tokenizer)
+    for name, value in CLOSED_BY:
+        if name in template and _is_closed_by(tokenizer, name, value):
+            shown = value if isinstance(value, str) else json.dumps(value)
+            raise InputError(
+                f"{_name(tokenizer)}: its chat template ends a prompt in an open reasoning block "
+                f"({block}), where the model does not answer yet; close it with "
+                f"--chat-template-arg {name}={shown}"
+            )
+    return False
+
+
+def _is_closed_by(tokenizer: Any, name: str, value: Any) -> bool:
+    try:
+        return _open_block(tokenizer, **{name: value}) is None
+    except InputError:  # the template refuses the value
+        return False
+
+
+def _open_block(tokenizer: Any, **variables: Any) -> str | None:
+    """Return the last opening of a reasoning block after a question if it is not closed."""
+    start = render(tokenizer, QUESTION, **variables).rpartition(QUESTION[0]["content"])[2]
+    for opening in reversed([*OPENING.finditer(start)]):
+        is_open = CLOSING.search(start, opening.end()) is None
+        return opening.group().strip() if is_open else None
+    _, start_of_header, header = start.rpartition("<|start|>")
+    is_open = bool(start_of_header) and "<|message|>" not in header
+    return f"<|start|>{header}" if is_open and "<|channel|>" in _template(tokenizer) else None
 
 
 def digest(tokenizer: Any) -> str:

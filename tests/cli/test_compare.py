@@ -561,8 +561,8 @@ def test_three_runs_are_one_table(run, tmp_path):
     found = result(tmp_path, "base-vs-q8-and-1-more.report.json")
     assert [*found["runs"]] == ["a", "b", "c"]
     alone = {}
-    for label, path in zip("bc", runs[1:], strict=True):
-        run("compare", runs[0], path, "--output", tmp_path / label)
+    for label, other in zip("bc", runs[1:], strict=True):
+        run("compare", runs[0], other, "--output", tmp_path / label)
         alone[label] = result(tmp_path, f"{label}.report.json")
     p_values = []
     for label, compared in found["comparisons"].items():

@@ -1,6 +1,5 @@
 """`demo`: each system shows on the embedded model what it is for."""
 
-import dataclasses
 import json
 import shlex
 from pathlib import Path
@@ -80,7 +79,6 @@ def test_a_command_it_prints_has_the_flags_that_results_depend_on(capsys, monkey
     def command(name):
         names = ("input", "seed", "dtype", "quantize", "reproducible")
         options = [o for o in score.options if o.dest in names]
-        options = [dataclasses.replace(o, is_required=False) for o in options]
         return app.Command(name, "", options, lambda args: ran.append(args) or 1)
 
     ran = []

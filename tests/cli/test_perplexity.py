@@ -49,7 +49,7 @@ def test_the_documented_files(run, place):
     assert report["summary"]["n_left_out"] == 2  # qwen2 writes no BOS
     page = (folder / "out.jsonl.report.md").read_text("utf-8")
     assert page.startswith("# Perplexity: ")
-    assert "## Failed: 1 documents, in no mean" in page
+    assert "## Failed: 1 document, in no mean" in page
     assert strict((folder / "out.jsonl.run.json").read_text("utf-8"))["failed"] == 1
     again = run(*flags(folder, folder / "in.jsonl"))
     n_windows = report["summary"]["n_windows"]

@@ -155,13 +155,13 @@ def test_bad_contexts_fail_alone(run, models, suite):
     assert "3 failed, the others are kept" in err
     assert len(table(folder / "out")) == 2
     assert out.count("TEST SAMPLE") == 1
-    assert "result   accuracy 1.000, 1 contexts\n" in out or "accuracy 0.000, 1 contexts\n" in out
+    assert "result   accuracy 1.000, 1 context\n" in out or "accuracy 0.000, 1 contexts\n" in out
     assert "interval" not in out  # one context has none
     assert out.splitlines()[-10].startswith("done     4 contexts, 3 failed in ")
     results, page = other_files(folder / "out")
     assert len(results["failures"]) == 3
     assert "## Failed: 3 contexts" in page
-    assert re.search(r"^\| Accuracy \| [01] \| - \| 1 contexts \|$", page, re.M)
+    assert re.search(r"^\| Accuracy \| [01] \| - \| 1 context \|$", page, re.M)
 
 
 def test_every_context_failing(run, models, suite):

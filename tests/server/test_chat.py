@@ -199,6 +199,21 @@ def test_a_template_that_leaves_out_text_is_refused(served, monkeypatch, templat
     assert message in error["message"]
 
 
+def test_variables_of_the_template(served, monkeypatch):
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ 'yes' if thinking else 'no' }}"
+    monkeypatch.setattr(served.scorer.encoder.tokenizer, "chat_template", template)
+    counts = {}
+    for value, text in ((None, "no"), (False, "no"), (True, "yes")):
+        variables = {} if value is None else {"chat_template_kwargs": {"thinking": value}}
+        counts[value] = chat(served, **variables)["usage"]["prompt_tokens"]
+        ids = served.scorer.encoder.prompt_ids([f"Be brief.Is it Oslo?{text}"])[0]
+        assert counts[value] == len(ids) - len(served.scorer.encoder.prefix)
+    for variables in ({"thinkin": 1}, {"messages": []}, {"chat_template": "x"}, {"tools": []}, [1]):
+        body = {**BASE, "chat_template_kwargs": variables}
+        message = refused(served.ask(PATH, body), 400, param="chat_template_kwargs")["message"]
+        assert "does not use a variable" in message or "expected an object" in message
+
+
 def test_numbers_are_the_scorers(served):
     [choice] = chat(served, max_tokens=5, logprobs=True, top_logprobs=3, seed=1, temperature=1)[
         "choices"

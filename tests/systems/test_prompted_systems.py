@@ -13,6 +13,7 @@ from jaxscore.io.json_output import to_json_value
 from jaxscore.shell.items import with_examples
 from jaxscore.systems import chronologic
 from jaxscore.systems.paths import DEFAULT_SYSTEM_PROMPT
+from jaxscore.text.chat_template import IN_REASONING
 from tests.conftest import CASES
 
 pytestmark = pytest.mark.numeric
@@ -389,3 +390,27 @@ def test_a_conversation_has_the_bos_of_its_template_alone(scorer_with, texts_rea
     assert texts_read
     bos = scorer.encoder.tokenizer.bos_token_id
     assert {np.count_nonzero(ids == bos) for ids in texts_read} == {n_bos}
+
+
+FREE = ("score", "sample", "usc-generate", "preferences")  # their texts may be reasoning
+ANSWERED = [name for name in CONVERSATIONS if name not in FREE]
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_an_answer_is_not_scored_in_an_open_reasoning_block(scorer_with, name):
+    """With a variable that closes the block it is refused; otherwise it is said first."""
+    system, items, settings = CONVERSATIONS[name]
+    variable = "{% if enable_thinking is not defined %}<think>\n{% endif %}"
+    with pytest.raises(InputError, match="--chat-template-arg enable_thinking=false"):
+        evaluate(system, scorer_with(STRINGS + variable), items, **settings)
+    report = evaluate(system, scorer_with(STRINGS + "<think>\n"), items, **settings)
+    assert report.findings[0] == IN_REASONING
+    assert IN_REASONING in report.markdown().splitlines()[2]
+    assert evaluate(system, scorer_with(STRINGS), items, **settings).findings == []
+
+
+@pytest.mark.parametrize("name", ["score", "sample"])
+def test_texts_of_reasoning_are_scored_and_drawn(scorer_with, name):
+    system, items, settings = CONVERSATIONS[name]
+    report = evaluate(system, scorer_with(STRINGS + "<think>\n"), items, **settings)
+    assert (report.failures, report.findings) == ([], [])

@@ -2,6 +2,8 @@
 
 import copy
 import hashlib
+import json
+import re
 
 import pytest
 
@@ -316,3 +318,112 @@ def test_the_digest_is_the_templates(tokenizer):
     assert chat_template.digest(tokenizer) == hashlib.sha256(text.encode()).hexdigest()
     tokenizer.chat_template = "other"
     assert chat_template.digest(tokenizer) == hashlib.sha256(b"other").hexdigest()
+
+
+def answering(opening, closed_by=None):
+    """A template that writes `opening` before an answer, unless a variable has a value."""
+    end = opening if closed_by is None else f"{{% if not ({closed_by}) %}}{opening}{{% endif %}}"
+    return (
+        f"{{% for m in messages %}}[{{{{ m.role }}}}]{{{{ m.content }}}}\n{{% endfor %}}[bot]{end}"
+    )
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        "<think>\n",
+        "<thinking>",
+        "[THINK]",
+        "<|START_THINKING|>",
+        "<seed:think>",
+        "<|begin_of_thought|>",
+        "<|channel|>analysis<|message|>",
+        "<|channel>thought\n",
+        "<think></think><think>",
+        "<|start|>assistant{# <|channel|> #}",
+    ],
+)
+def test_an_open_reasoning_block(tokenizer, opening):
+    tokenizer.chat_template = answering(opening)
+    assert not chat_template.check_answer_start(tokenizer)
+    tokenizer.chat_template = answering(
+        opening, "enable_thinking is defined and not enable_thinking"
+    )
+    with pytest.raises(InputError, match="close it with --chat-template-arg enable_thinking=false"):
+        chat_template.check_answer_start(tokenizer)
+    chat_template.set_variables(tokenizer, {"enable_thinking": False})
+    assert chat_template.check_answer_start(tokenizer)
+    assert chat_template.render(tokenizer, SYSTEM[1:]) == "[user]Who?\n[bot]"
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        "",
+        "<think>\n\n</think>\n\n",
+        "[THINK][/THINK]",
+        "<|START_THINKING|><|END_THINKING|>",
+        "<|begin_of_thought|><|end_of_thought|>",
+        "<|channel|>analysis<|message|><|end|><|start|>assistant<|channel|>final<|message|>",
+        "<|channel>thought\n<channel|>",
+        "Think aloud:",
+    ],
+)
+def test_an_answer_starts_after_a_closed_block(tokenizer, opening):
+    tokenizer.chat_template = answering(opening)
+    assert chat_template.check_answer_start(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "condition"),
+    [
+        ("thinking", False, "thinking is defined and thinking is false"),
+        ("thinking_mode", "chat", "thinking_mode == 'chat'"),
+        ("reasoning_effort", "none", "reasoning_effort == 'none'"),
+    ],
+)
+def test_the_variable_that_closes_a_block_is_named(tokenizer, name, value, condition):
+    tokenizer.chat_template = answering("<think>", condition)
+    shown = value if isinstance(value, str) else "false"
+    with pytest.raises(InputError, match=f"--chat-template-arg {name}={shown}$"):
+        chat_template.check_answer_start(tokenizer)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        False,
+        True,
+        None,
+        3,
+        -1.5,
+        "a 'quoted' \"text\" %} {{ x }} 巴黎 🙂\n",
+        [1, None],
+        {"a": [True]},
+    ],
+)
+def test_variables_have_the_given_values(tokenizer, value):
+    tokenizer.chat_template = "{{ messages[0].content }}{{ x | tojson }}"
+    chat_template.set_variables(tokenizer, {"x": value})
+    text = chat_template.render(tokenizer, SYSTEM[1:])
+    assert json.loads(text.removeprefix("Who?")) == value
+    text = chat_template.render(tokenizer, SYSTEM[1:], x="other")  # of one conversation
+    assert json.loads(text.removeprefix("Who?")) == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("enable_thinkin", "does not use a variable 'enable_thinkin'; is it enable_thinking?"),
+        ("messages", "does not use a variable 'messages'"),
+        ("add_generation_prompt", "does not use a variable"),
+        ("chat_template", "does not use a variable"),
+        ("a b", "does not use a variable 'a b'"),
+    ],
+)
+def test_variables_that_cannot_be_set(tokenizer, name, message):
+    tokenizer.chat_template = "{{ messages }}{{ enable_thinking }}{{ add_generation_prompt }}a b"
+    before = tokenizer.chat_template
+    with pytest.raises(InputError, match=re.escape(message)):
+        chat_template.set_variables(tokenizer, {name: 1})
+    assert tokenizer.chat_template == before

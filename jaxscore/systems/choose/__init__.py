@@ -390,8 +390,8 @@ class Choose(System):
       `gold` is the index of the right option from 0, its text or its letter; it may
       be left out, and so may `id` and `category`. Options may also be columns A, B,
       C ..., or {"text": [...], "label": [...]}. A space between the context and an
-      option belongs to the option. A JSON array, .csv, .tsv (`options` as JSON text),
-      .parquet or a folder of datasets' save_to_disk holds the same; --column
+      option belongs to the option. A JSON array, .csv, .tsv (`options` as JSON
+      text), .parquet or a folder of datasets' save_to_disk holds the same; --column
       options=choices reads a field from the column `choices`.
 
     chosen is the first option with the highest

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -108,7 +109,7 @@ class ComparedTable(Rendered):
             "system": first["system"],
             "what": first["what"],
             "runs": {"a": first["runs"]["a"]}
-            | {label.lower(): found["runs"]["b"] for label, found in self.details.items()},
+            | {label.lower(): compared["runs"]["b"] for label, compared in self.details.items()},
             "comparisons": {
                 label.lower(): {
                     "differences": self.details[label]["differences"],
@@ -131,8 +132,8 @@ class ComparedTable(Rendered):
     def document(self) -> Document:
         """One table per number, and the settings that differ."""
         record = self.data()
-        compared = [details["pairs"]["compared"] for details in self.details.values()]
-        pairs = f"{min(compared):,}" if len(set(compared)) == 1 else "see the tables"
+        n_pairs = {details["pairs"]["compared"] for details in self.details.values()}
+        pairs = f"{min(n_pairs):,}" if len(n_pairs) == 1 else "see the tables"
         runs = [
             [label, *(text(str(run.get(name) or NOTHING)) for name in ("path", "model"))]
             for label, run in zip(self.names, record["runs"].values(), strict=True)
@@ -207,16 +208,16 @@ def compare_all(
     remarks: list[str] = []
     failures: list[tuple[str, str]] = []
     for run in runs[1:]:  # the records of one run at a time, beside A's
-        found = compare(runs[0], run, settings)
+        compared = compare(runs[0], run, settings)
         results[run.label] = [
-            each for each in found.summary.values() if isinstance(each, Difference)
+            each for each in compared.summary.values() if isinstance(each, Difference)
         ]
-        details[run.label] = found.details
-        remarks += found.remarks
-        failures += found.failures
-    corrected = iter(differences.corrected([each for some in results.values() for each in some]))
+        details[run.label] = compared.details
+        remarks += compared.remarks
+        failures += compared.failures
+    corrected = iter(differences.corrected([*itertools.chain(*results.values())]))
     return ComparedTable(
-        results={label: [next(corrected) for _ in some] for label, some in results.items()},
+        results={label: [next(corrected) for _ in of_run] for label, of_run in results.items()},
         names=dict(zip((run.label for run in runs), _names(runs), strict=True)),
         details=details,
         remarks=[*dict.fromkeys(remarks)],

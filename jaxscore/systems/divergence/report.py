@@ -14,9 +14,9 @@ from jaxscore.report.markdown import NOTHING, SHOWN, significant, table, text
 from jaxscore.report.sections import (
     closing,
     estimate_card,
-    sentence,
     sides,
     strips_of,
+    verdict,
     with_failures,
 )
 from jaxscore.types.results import Strip
@@ -77,7 +77,7 @@ def report(source: Source) -> Document:
     return Document(
         system="divergence",
         title=f"Divergence: {' against '.join(_sides(settings))}",
-        verdict=sentence(source.headline),
+        verdict=verdict(source),
         cards=[
             *(estimate_card(title, summary[name], "tokens") for name, title in CARDS.items()),
             estimate_card("Binoculars", summary["binoculars"], "texts"),

@@ -12,6 +12,7 @@ from jaxscore.io.manifest import file_digest
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Decision, Metric
 from jaxscore.shell.flags import flag
+from jaxscore.shell.prompts import note_answer_start
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Summary
@@ -351,6 +352,7 @@ def weigh(lm: Any, settings: Settings, asked: Sequence[list[Message]]) -> list[d
     Raises:
         InputError: two labels share their first token, which decides.
     """
+    note_answer_start(lm, lm.encoder.tokenizer)
     question, truncate = settings.question, settings.truncate
     has_whole_labels = settings.label_score == "sequence"
     label_ids = () if has_whole_labels else _label_ids(lm, settings.read_evaluator)

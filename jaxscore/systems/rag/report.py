@@ -25,6 +25,7 @@ from jaxscore.report.sections import (
     estimate_card,
     model_of,
     three,
+    verdict,
     with_failures,
     within_noise,
 )
@@ -71,7 +72,7 @@ def report(source: Source) -> Document:
     return Document(
         system="judge",
         title=f"{record['metric']}: {subject}",
-        verdict=f"{model_of(record)}: {source.headline}.",
+        verdict=verdict(source, f"{model_of(record)}: {source.headline}."),
         cards=_rates(record) if is_pairwise else _means(record),
         charts=_pair_charts(record) if is_pairwise else _score_charts(record),
         items=_items(source),

@@ -10,8 +10,8 @@ from jaxscore.report.sections import (
     closing,
     estimate_card,
     section,
-    sentence,
     table_by_n,
+    verdict,
     yes_no,
 )
 from jaxscore.systems.selection.answers import form_lines, unreadable_line
@@ -36,7 +36,7 @@ def report(source: Source) -> Document:
     return Document(
         system=source.system,
         title=f"Choices between sampled responses{by}",
-        verdict=sentence(source.headline),
+        verdict=verdict(source),
         cards=[*_unreadable_card(record), *_cards(rows)],
         charts=[
             *by_n("Share of right choices", rows, "responses"),

@@ -32,8 +32,8 @@ from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
-    sentence,
     table_by_n,
+    verdict,
     yes_no,
 )
 from jaxscore.systems.self_certainty import right_responses
@@ -64,7 +64,7 @@ def report(source: Source) -> Document:
     return Document(
         system="self-certainty",
         title=f"Self-certainty: {model_of(record)}",
-        verdict=sentence(source.headline),
+        verdict=verdict(source),
         cards=[
             estimate_card("Mean self-certainty", mean, "outputs"),
             Card("Items", f"{summary['n_items']:,}"),
@@ -293,10 +293,10 @@ def _six(value: float | None) -> str:
 def _charts(items: Sequence[_Item], mean: float | None) -> list[Chart]:
     known, verdicts, leads = array("d"), array("b"), array("d")
     for item in items:
-        for _, value, verdict in item.outputs:
+        for _, value, is_right in item.outputs:
             if value is not None:
                 known.append(value)
-                verdicts.append(UNKNOWN if verdict is None else verdict)
+                verdicts.append(UNKNOWN if is_right is None else is_right)
         if len(item.known) > 1:
             leads.append(item.known[0] - item.known[1])
     values, graded = np.array(known), np.array(verdicts)
