@@ -109,3 +109,44 @@ def test_the_journal_has_what_was_scored(run, place):
     assert (folder / "out.jsonl").read_bytes() == before
     assert run(*flags(folder, "--limit", 1)).code == 0
     assert len((folder / "out.jsonl").read_text("utf-8").splitlines()) == 1
+
+
+PLACES = [
+    {"id": "a", "context": "Where is Oslo?\nAnswer:", "options": [" Norway", " Spain"], "gold": 0},
+    {"id": "b", "context": "Where is Rome?\nAnswer:", "options": [" Norway", " Italy"], "gold": 1},
+]
+
+
+def test_the_flags_reach_the_records_and_the_merge_agrees(tmp_path, run):
+    (tmp_path / "in").mkdir()
+    for name, item in zip("ab", PLACES, strict=True):
+        (tmp_path / f"in/{name}.jsonl").write_text(json.dumps(item) + "\n", encoding="utf-8")
+    shots = tmp_path / "shots.jsonl"
+    shots.write_text(json.dumps(PLACES[1]) + "\n", encoding="utf-8")
+    flags = ["--model", QWEN, "--quiet", "--options-as", "letters", "--fewshot", shots]
+    words = ["choose", *flags, "--system", "S.", "--input", tmp_path / "in"]
+    assert run(*words, "--output", f"{tmp_path}/out/").code == 0
+    assert run("merge", f"{tmp_path}/out/", "--output", tmp_path / "all.jsonl").code == 0
+    records = [strict(line) for line in (tmp_path / "all.jsonl").read_text("utf-8").splitlines()]
+    assert [record["prompt"] for record in records] == [
+        "Where is Oslo?\nA. Norway\nB. Spain\nAnswer:",
+        "Where is Rome?\nA. Norway\nB. Italy\nAnswer:",
+    ]
+    report = strict((tmp_path / "all.jsonl.report.json").read_text("utf-8"))
+    assert report["settings"]["options_as"] == "letters"
+    assert report["settings"]["system_prompt"] == "S."
+    assert run("choose", *flags, "--options-as", "numbers", "--input", shots).code == 2
+
+
+def test_findings_are_the_same_after_a_merge(tmp_path, run):
+    (tmp_path / "in").mkdir()
+    for name, item in zip("ab", PLACES, strict=True):
+        glued = {**item, "options": [item["options"][0], item["options"][1].strip()]}
+        (tmp_path / f"in/{name}.jsonl").write_text(json.dumps(glued) + "\n", encoding="utf-8")
+    words = ["choose", "--model", QWEN, "--quiet", "--input", tmp_path / "in"]
+    code, out, _ = run(*words, "--output", f"{tmp_path}/out/")
+    assert code == 0
+    code, out, _ = run("merge", f"{tmp_path}/out/", "--output", tmp_path / "all.jsonl")
+    assert out.startswith("finding  The options of 2 of 2 scored items differ in their leading")
+    report = strict((tmp_path / "all.jsonl.report.json").read_text("utf-8"))
+    assert report["joints"] == {"n_requests": 4, "without_space": 2}

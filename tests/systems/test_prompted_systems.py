@@ -38,6 +38,10 @@ PATHS = [
     {"id": "q1", "question": "Where was Ada born?", "paths": [["Ada", "born in", "Oslo"]]},
     {"id": "q2", "question": "Who ran?", "paths": [[], ["the cat", "ran"]]},
 ]
+CHOICES = [
+    {"context": "Where is Oslo?\nAnswer:", "options": [" Norway", " Spain"], "gold": 0},
+    {"context": "Where is Rome?\nAnswer:", "options": [" Norway", " Italy"], "gold": 1},
+]
 SUITE = {
     "prompt": "Rules.",
     "pretext": "True?",
@@ -276,6 +280,7 @@ ASKED = [{"role": "user", "content": "Who ran?"}]
 JUDGED = json.loads((CASES / "judge/ours/eval_dev_out.json").read_text(encoding="utf-8"))[:2]
 CONVERSATIONS = {
     "score": ("score", ITEMS[:2], {"apply_chat_template": True, "system_prompt": "S"}),
+    "choose": ("choose", CHOICES, {"apply_chat_template": True, "system_prompt": "S"}),
     "paths": ("paths", PATHS, {"apply_chat_template": True, "system_prompt": "S"}),
     "chronologic": ("chronologic", QUESTIONS, {"apply_chat_template": True, "mode": "full"}),
     "chronologic by letters": (

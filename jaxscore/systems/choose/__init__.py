@@ -394,11 +394,22 @@ class Choose(System):
       text), .parquet or a folder of datasets' save_to_disk holds the same; --column
       options=choices reads a field from the column `choices`.
 
+    Without spaces (`Answer:` and `Paris`) the tokens are not those of usual text. If
+    options of an item differ in their spaces, or most options would be more probable
+    after one, the output says so first; --answer-separator ' ' puts a space there.
+    --options-as letters lists the options in the prompt, before its last "Answer:":
+      Q: Where is Oslo?
+      A. Norway
+      B. Spain
+      A:
+    and scores " A" and " B"; `prompt` has the text. --fewshot shows items with `gold`.
+
     chosen is the first option with the highest
       acc       sum of log-probability of its tokens
       acc_norm  sum per UTF-8 byte, spaces before the option not counted
                 (lm-evaluation-harness' acc_bytes; its acc_norm counts characters)
-      acc_pmi   sum, less the sum after --pmi-context (arXiv 2104.08315)
+      acc_pmi   sum, less the sum after --pmi-context (arXiv 2104.08315), which
+                follows no system prompt and no examples
 
     output, one line per item, in order:
       id, context, options, category, sum_logprob[], n_tokens[], n_bytes[], pmi[],

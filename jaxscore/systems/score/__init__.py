@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -17,7 +17,7 @@ from jaxscore.report.sections import context_end
 from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
-from jaxscore.shell.prompts import Example, JointSettings
+from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import TextSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
@@ -70,6 +70,10 @@ class Settings(TextSettings, JointSettings, MeasureSettings):
         """See `ScoringSettings`; only the run's own boundary without an audit."""
         policies = super().policies()
         return policies if self.audit_boundary else {self.boundary: policies[self.boundary]}
+
+    def note(self, lm: Any, prompting: Prompting, keys: Iterable[Hashable]) -> None:
+        """See `PromptSettings.note`: a continuation may be reasoning, unlike an answer."""
+        PromptSettings.note(self, lm, prompting, keys)
 
     def check_model(self, can: Capabilities) -> None:
         """Refuse what a model cannot do.
