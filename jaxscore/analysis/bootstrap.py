@@ -197,7 +197,7 @@ def summarise(
             continue
         members.append(categories.setdefault(record[category], len(categories)))
         for name, column in columns.items():
-            table[name].append(_number(record[column.field]))
+            table[name].append(_number(record.get(column.field)))
     values = {name: np.array(column) for name, column in table.items()}
 
     def means(rows: np.ndarray | slice) -> dict[str, Estimate]:

@@ -16,7 +16,8 @@ LINES = (
 )
 FIELDS = (
     "id context options category sum_logprob n_tokens n_bytes pmi probability choice choice_norm "
-    "choice_pmi gold acc acc_norm acc_pmi chance skill skill_norm skill_pmi brier"
+    "choice_pmi choice_token margin gold acc acc_norm acc_pmi acc_token chance skill skill_norm "
+    "skill_pmi skill_token brier gold_bpb"
 ).split()
 
 

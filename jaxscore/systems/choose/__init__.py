@@ -2,16 +2,18 @@
 
 sum   the highest ln p(option | context)
 norm  the highest ln p(option | context) per UTF-8 byte of the option
+token the highest ln p(option | context) per token of the option
 PMI   the highest ln p(option | context) - ln p(option | premise), the pointwise mutual
       information with the context (Holtzman et al. 2021, arXiv 2104.08315)
 """
 
 import dataclasses
 import itertools
+import math
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict, cast
 
 import numpy as np
 
@@ -37,7 +39,7 @@ FROM_ONE = (
     "gold indices count from 0, but no item's gold is the first option and the model mostly "
     "chooses the option before the gold one; subtract 1 if yours count from 1"
 )
-RULES = ("", "_norm", "_pmi")  # endings of `choice`, `acc` and `skill`
+RULES = ("", "_norm", "_pmi", "_token")  # endings of `choice`, `acc` and `skill`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,17 @@ class Settings(JointSettings, IntervalSettings):
         """True if the letters of the options are scored."""
         return self.options_as == "letters"
 
+    calibrate: tuple[str, ...] | None = flag(
+        None,
+        metavar="TEXT",
+        help="whole contexts that say nothing of the item, such as 'N/A': an option's probability "
+        "is divided by its mean probability after them (arXiv 2102.09690)",
+    )
+
     def omitted_fields(self) -> frozenset[str]:
         """Declared fields that no record of a run with these settings has."""
-        return frozenset(() if self.has_letters else ("prompt",))
+        prompt = () if self.has_letters else ("prompt",)
+        return frozenset((*prompt, *(() if self.calibrate else CALIBRATED)))
 
     def variants(self) -> dict[str, dict[str, Self]]:
         """See `AnswerSettings.variants`; letters have a space already."""
@@ -126,6 +136,7 @@ def _gold_logprob(record: Mapping[str, Any]) -> float:
 
 
 STATISTIC = "log-probability"
+CALIBRATED = ("content_free", "probability_calibrated", "choice_calibrated", "acc_calibrated")
 
 
 class Record(TypedDict, total=False):
@@ -153,6 +164,17 @@ class Record(TypedDict, total=False):
         Decision("option chosen by log-probability per byte", value=_chosen("choice_norm")),
     ]
     choice_pmi: Annotated[int | None, Decision("option chosen by PMI", value=_chosen("choice_pmi"))]
+    choice_token: Annotated[
+        int,
+        Decision("option chosen by log-probability per token", value=_chosen("choice_token")),
+    ]
+    margin: float
+    content_free: list[float] | None
+    probability_calibrated: list[float] | None
+    choice_calibrated: Annotated[
+        int | None,
+        Decision("option chosen by calibrated probability", value=_chosen("choice_calibrated")),
+    ]
     gold: Annotated[
         int,
         PAIRED,
@@ -170,11 +192,19 @@ class Record(TypedDict, total=False):
         bool, Decision("the option chosen by log-probability per byte is right", is_right=True)
     ]
     acc_pmi: Annotated[bool | None, Decision("the option chosen by PMI is right", is_right=True)]
+    acc_token: Annotated[
+        bool, Decision("the option chosen by log-probability per token is right", is_right=True)
+    ]
+    acc_calibrated: Annotated[
+        bool | None, Decision("the option chosen by calibrated probability is right", is_right=True)
+    ]
     chance: float
     skill: float
     skill_norm: float
     skill_pmi: float | None
+    skill_token: float
     brier: float
+    gold_bpb: Annotated[float, Metric("bits per byte of the right option")]
     within_noise: bool
     acc_within_noise: bool
     truncated: list[int]
@@ -183,7 +213,7 @@ class Record(TypedDict, total=False):
 SHARES = tuple(f"acc{rule}" for rule in RULES)
 MEANS = {
     name: Column(name, share=name in SHARES)
-    for name in (*SHARES, "chance", *(f"skill{rule}" for rule in RULES), "brier")
+    for name in (*SHARES, "chance", *(f"skill{rule}" for rule in RULES), "brier", "gold_bpb")
 }
 
 
@@ -211,13 +241,14 @@ def _record(
     item: Item,
     settings: Settings,
     results: Sequence[ScoredRequest],
-    before: Sequence[float | None],
+    before: Sequence[Sequence[float | None]],
 ) -> dict[str, Any]:
     """The record of an item without `id`: `error` and no scores if an option failed.
 
     Args:
         results: one for each option.
-        before: each option's log-probability after the premise, nats; None if it has none.
+        before: log-probabilities of the options after the premise, and after each text of
+            `calibrate`, nats; None for an option that has none.
     """
     options = item.options
     record: dict[str, Any] = {
@@ -231,11 +262,13 @@ def _record(
             return _failed(item, f"option {place}: {problem}")
     sums = [float(result.sum_logprob or 0.0) for result in results]
     lengths = [1 if settings.has_letters else n_bytes(option) for option in options]
+    prior, *free = before
     pmi = None
-    if None not in before:
-        pmi = [total - float(prior or 0.0) for total, prior in zip(sums, before, strict=True)]
+    if None not in prior:
+        pmi = [total - float(less or 0.0) for total, less in zip(sums, prior, strict=True)]
     per_byte = [total / length for total, length in zip(sums, lengths, strict=True)]
-    scores = dict(zip(RULES, (sums, per_byte, pmi), strict=True))
+    per_token = [total / result.n_tokens for total, result in zip(sums, results, strict=True)]
+    scores: dict[str, Any] = dict(zip(RULES, (sums, per_byte, pmi, per_token), strict=True))
     # Of equal options argmax takes the first.
     chosen = {
         rule: None if values is None else int(np.argmax(values)) for rule, values in scores.items()
@@ -248,7 +281,10 @@ def _record(
         "pmi": pmi,
         "probability": probability.tolist(),
         **{f"choice{rule}": choice for rule, choice in chosen.items()},
+        "margin": margins.lead(sums),
     }
+    if settings.calibrate:
+        record |= _calibrated(sums, free)
     if item.gold is not None:
         correct = right_options(options, item.gold)
         right = {rule: None if k is None else correct[k] for rule, k in chosen.items()}
@@ -259,9 +295,30 @@ def _record(
             for rule, hit in right.items()
         }
         record["brier"] = brier(probability, truth(options, item.gold))
+        asked = settings.continuations_of(item)[item.gold]
+        record["gold_bpb"] = -sums[item.gold] / math.log(2) / len(asked.encode())
+        if settings.calibrate:
+            choice = record["choice_calibrated"]
+            record["acc_calibrated"] = None if choice is None else correct[choice]
     if any(result.truncated for result in results):
         record["truncated"] = [result.truncated for result in results]
     return record
+
+
+def _calibrated(sums: Sequence[float], free: Sequence[Sequence[float | None]]) -> dict[str, Any]:
+    """Calibrated probabilities of an item (Zhao et al. 2021, arXiv 2102.09690).
+
+    Args:
+        free: log-probabilities of the options after each text of `calibrate`.
+    """
+    fields = CALIBRATED[:3]
+    if any(None in after for after in free):
+        return dict.fromkeys(fields)
+    content_free = np.mean([softmax(cast(Sequence[float], after)) for after in free], axis=0)
+    with np.errstate(divide="ignore"):  # an option that is never probable there wins
+        probability = softmax(np.minimum(np.array(sums) - np.log(content_free), 1e6))
+    values = (content_free.tolist(), probability.tolist(), int(np.argmax(probability)))
+    return dict(zip(fields, values, strict=True))
 
 
 def n_bytes(option: str) -> int:
@@ -374,8 +431,8 @@ def headline(summary: Mapping[str, Any]) -> str:
     span = acc.span(".4f", " (", ")")
     others = "".join(
         f", {name} {mean:.4f}"
-        for name in ("acc_norm", "acc_pmi")
-        if (mean := means[name].mean) is not None
+        for name in ("acc_norm", "acc_pmi", "acc_calibrated")
+        if name in means and (mean := means[name].mean) is not None
     )
     return f"acc {acc.mean:.4f}{span}{others}, chance {chance.mean:.4f}, {counted(acc.n, 'items')}"
 
@@ -410,13 +467,19 @@ class Choose(System):
                 (lm-evaluation-harness' acc_bytes; its acc_norm counts characters)
       acc_pmi   sum, less the sum after --pmi-context (arXiv 2104.08315), which
                 follows no system prompt and no examples
+      acc_token sum per token
+      acc_calibrated, with --calibrate: probability divided by its mean after TEXTs
 
     output, one line per item, in order:
       id, context, options, category, sum_logprob[], n_tokens[], n_bytes[], pmi[],
-      probability[] (softmax of the sums), choice, choice_norm, choice_pmi; with
-      gold also gold, acc, acc_norm, acc_pmi, chance, skill, skill_norm, skill_pmi,
-      brier; other fields of the input line. An OUT that ends in .csv, .tsv or
-      .parquet is a table with these columns.
+      probability[] (softmax of the sums), choice, choice_norm, choice_pmi,
+      choice_token, margin (of the best sum over the next); with gold also gold,
+      acc, acc_norm, acc_pmi, acc_token, chance, skill and skill_... by the same
+      rules, brier, gold_bpb (bits per byte of the right option, its space counted,
+      as OLMES does, arXiv 2508.13144); with --calibrate content_free[],
+      probability_calibrated[], choice_calibrated, acc_calibrated; other fields of
+      the input line. An OUT that ends in .csv, .tsv or .parquet is a table with
+      these columns.
       Next to OUT are OUT.report.md and OUT.report.json (accuracy, skill and
       calibration, also by category), OUT.report.html, a page for a browser with
       wrong items first, and OUT.run.json. With --audit-noise an item has
@@ -444,13 +507,16 @@ class Choose(System):
             return [prompting.continuation_of(text) for text in settings.continuations_of(item)]
 
         texts = list(dict.fromkeys(text for item in items for text in texts_of(item)))
+        premises = (settings.pmi_context, *(settings.calibrate or ()))
         waiting: deque[tuple[Item, str | None]] = deque()  # why it cannot be scored
 
         def requests() -> Iterator[Request]:
-            premise, _ = settings.joined(settings.pmi_context, "x")
-            premise = dataclasses.replace(prompting, system=None, examples=()).context_of(premise)
+            bare = dataclasses.replace(prompting, system=None, examples=())
+            premise, *calibrate = (settings.joined(text, "x")[0] for text in premises)
+            contexts = [bare.context_of(premise), *map(prompting.context_of, calibrate)]
             for k, text in enumerate(texts, start=1):
-                yield Aside(f"premise.{k}", premise, text)
+                for context in contexts:
+                    yield Aside(f"premise.{k}", context, text)
             for number, item in enumerate(items, start=1):
                 try:
                     prompt = settings.prompt_of(item)
@@ -463,11 +529,14 @@ class Choose(System):
                 for k, text in enumerate(texts_of(item), start=1):
                     yield Request(f"{number}.{k}", context, text)
 
-        n = len(texts) + sum(len(item.options) for item in items)
+        n = len(premises) * len(texts) + sum(len(item.options) for item in items)
         results = lm.stream(requests(), n_requests=n, **settings.options())
-        premises = {
-            text: result.sum_logprob if _problem(result) is None else None
-            for text, result in zip(texts, itertools.islice(results, len(texts)), strict=True)
+        priors = {
+            text: [
+                result.sum_logprob if _problem(result) is None else None
+                for result in itertools.islice(results, len(premises))
+            ]
+            for text in texts
         }
         scored: list[ScoredRequest] = []  # of the first item that waits
         for result in results:
@@ -477,8 +546,8 @@ class Choose(System):
             item, _ = waiting[0]
             if len(scored) == len(item.options):
                 waiting.popleft()
-                before = [premises[text] for text in texts_of(item)]
-                yield _record(item, settings, scored, before)
+                before = zip(*(priors[text] for text in texts_of(item)), strict=True)
+                yield _record(item, settings, scored, list(before))
                 scored = []
         yield from (_failed(item, str(error)) for item, error in waiting)
 
@@ -486,11 +555,14 @@ class Choose(System):
         """Accuracies, skill and calibration, over the items with a gold option."""
         good = where(records, lambda record: "error" not in record)
         with_gold = where(good, lambda record: record.get("gold") is not None)
+        columns = MEANS
+        if settings.calibrate:
+            columns = {**MEANS, "acc_calibrated": Column("acc_calibrated", share=True)}
         numbers = {
             "n_scored": len(good),
             "n_with_gold": len(with_gold),
             "ties": _count_ties(good),
-            **summarise(with_gold, MEANS, settings.n_bootstrap, settings.seed, "category"),
+            **summarise(with_gold, columns, settings.n_bootstrap, settings.seed, "category"),
         }
         found = calibration(
             (record["probability"] for record in with_gold),

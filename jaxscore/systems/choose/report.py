@@ -37,16 +37,23 @@ RULES = {
     "acc": "Highest log-probability (acc)",
     "acc_norm": "Highest per byte (acc_norm)",
     "acc_pmi": "Highest PMI (acc_pmi)",
+    "acc_token": "Highest per token (acc_token)",
+    "acc_calibrated": "Highest calibrated (acc_calibrated)",
 }
 INTRODUCTION = """\
 Each option is scored whole after its context. **acc** takes the option with the highest sum of
 log-probability, **acc_norm** the one with the highest sum per UTF-8 byte of the option without the
 blanks before it, **acc_pmi** the one that the context raises most above its log-probability after
-the premise {premise}. Of equal options the first is taken. **Skill**: (observed - chance) / (1 -
+the premise {premise}, **acc_token** the one with the highest sum per token.{calibrated} Of equal
+options the first is taken. **Skill**: (observed - chance) / (1 -
 chance), with 1 / number of options as chance. **Brier**: mean over an item's options of
 (probability - truth)², with a softmax over the sums as probabilities. The interval of a share is
 Wilson's 95% score interval; the others hold 95% of {n_bootstrap} bootstrap means over the items. A
 dash stands for fewer than two items, or equal values."""
+CALIBRATED = (
+    " **acc_calibrated** takes the one whose probability is highest after division by its mean "
+    "probability after the texts of `--calibrate`."
+)
 CHANCE = ("chance", "are what a choice at random would get")
 
 
@@ -56,7 +63,9 @@ def report(source: Source) -> Document:
     summary, settings = record["summary"], record["settings"]
     has_gold = summary["n_with_gold"] > 0
     introduction = INTRODUCTION.format(
-        premise=text(repr(settings["pmi_context"])), n_bootstrap=settings["n_bootstrap"]
+        premise=text(repr(settings["pmi_context"])),
+        calibrated=CALIBRATED if settings["calibrate"] else "",
+        n_bootstrap=settings["n_bootstrap"],
     )
     return Document(
         system="choose",
@@ -78,9 +87,14 @@ def report(source: Source) -> Document:
 def _cards(record: Mapping[str, Any]) -> list[Card]:
     overall: Mapping[str, Estimate] = record["summary"]["overall"]
     return [
-        *(estimate_card(title, overall[rule], "items") for rule, title in RULES.items()),
+        *(
+            estimate_card(title, overall[rule], "items")
+            for rule, title in RULES.items()
+            if rule in overall
+        ),
         estimate_card("Skill, by acc", overall["skill"], "items"),
         estimate_card("Brier", overall["brier"], "items"),
+        estimate_card("Bits per byte of the right option", overall["gold_bpb"], "items"),
         Card("Chance", three(overall["chance"].mean), "1 / number of options"),
         Card("Expected calibration error", three(record["calibration"]["ece"])),
     ]
@@ -89,7 +103,7 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
 def _charts(record: Mapping[str, Any]) -> list[Chart]:
     summary = record["summary"]
     overall = summary["overall"]
-    rules = [(rule, overall[rule], overall["chance"].mean) for rule in RULES]
+    rules = [(rule, overall[rule], overall["chance"].mean) for rule in RULES if rule in overall]
     charts = means("Accuracy by rule", rules, "items", reference=CHANCE[1])
     if record["calibration"]["bins"]:
         title = "Reliability of the options' probabilities"
@@ -145,9 +159,16 @@ def _items(source: Source) -> Items:
         columns=[
             Column("Item", "text", [_heading(item) for item in items]),
             Column("Category", "category", [item["category"] for item in items]),
-            *(Column(rule, "flag", [yes_no(item.get(rule)) for item in items]) for rule in RULES),
+            *(
+                Column(rule, "flag", [yes_no(item.get(rule)) for item in items])
+                for rule in RULES
+                if rule in source.record["summary"]["overall"]
+            ),
             Column("Right option", "number", [number(p, 4) for p in right], "its probability"),
             Column("Chosen", "text", [item["options"][item["choice"]] for item in items]),
+            Column(
+                "Margin", "number", [number(item.get("margin"), 4) for item in items], "of sums"
+            ),
             Column(
                 "Its probability",
                 "number",
