@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from jaxscore import evaluate
 from jaxscore.endpoints.completions import BOUNDARIES, CompletionsEndpoint
 from jaxscore.errors import InputError
+from jaxscore.shell.audits import NO_SHARING
 from jaxscore.types.requests import GenerationRequest, LabelRequest, Request, TextLabelRequest
 from tests.conftest import CASES, MODELS
 from tests.endpoints.conftest import QUICK, always
@@ -466,3 +468,19 @@ def test_a_wrong_address_is_told_at_once(serve, call):
     with pytest.raises(InputError, match=r"HTTP 404, The model `m` does not exist\.; give the URL"):
         getattr(endpoint(server), call)([request] * 9)
     assert len(server.seen) == 1
+
+
+def test_choices_through_a_server(serve, scorers):
+    """They are those of the local scorer; a missing space is counted, and not tried."""
+    scorer = scorers("tiny-llama3")
+    server = endpoint(serve(ModelServer(scorer)))
+    items = [{"context": "Where is Oslo?\nAnswer:", "options": ["Norway", " Spain"], "gold": 0}]
+    settings = {"fewshot": [{**items[0], "context": "Where is Bergen?\nAnswer:"}]}
+    for more in ({}, {"options_as": "letters"}, {"answer_separator": " "}):
+        report = evaluate("choose", server, items, **settings, **more)
+        local = evaluate("choose", scorer, items, **settings, **more)
+        for name in ("sum_logprob", "pmi", "gold_bpb"):
+            assert report.items[0][name] == pytest.approx(local.items[0][name], abs=1e-3)
+        assert (NO_SHARING in report.remarks) is (not more)
+        counted = "1 of 2 requests have no space between context and continuation"
+        assert any(remark.startswith(counted) for remark in report.remarks) is (not more)
