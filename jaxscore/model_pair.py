@@ -16,7 +16,6 @@ from jaxscore.lm import Capabilities
 from jaxscore.models.model import Model, paired
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.scorer import Scorer
-from jaxscore.text import chat_template
 from jaxscore.text.tokenize_requests import Chunk, WindowTokenizer
 from jaxscore.text.tokenizer import tokenizer_difference
 from jaxscore.types.results import ScoredRequest
@@ -104,6 +103,7 @@ class DivergenceScorer(Scorer):
         reproducible: bool = False,
         accept_config: Sequence[str] = (),
         reference_accept_config: Sequence[str] = (),
+        prefix_token_id: int | None = None,
         chat_template_args: Mapping[str, Any] | None = None,
     ) -> "DivergenceScorer":  # over 60 lines: mostly public parameters
         """Load two checkpoints onto the same devices.
@@ -162,8 +162,7 @@ class DivergenceScorer(Scorer):
                 f"--model {model} and --reference {reference} have different tokenizers: "
                 f"{difference}; a divergence compares probabilities of the same tokens"
             )
-        if chat_template_args:
-            chat_template.set_variables(p.encoder.tokenizer, chat_template_args)
+        p.customize(prefix_token_id, chat_template_args)
         both = paired(p.model, q.model)
         about = _about(p, q)
         # Without measures the compiler would remove all of q.

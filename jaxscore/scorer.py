@@ -185,6 +185,7 @@ class Scorer:
         mesh: str | None = None,
         reproducible: bool = False,
         accept_config: Sequence[str] = (),
+        prefix_token_id: int | None = None,
         chat_template_args: Mapping[str, Any] | None = None,
         generates: bool = True,
     ) -> "Scorer":  # over 60 lines: most of them document public parameters
@@ -212,6 +213,8 @@ class Scorer:
             reproducible: the bits of a request's scores do not depend on other requests; slower.
             accept_config: unhandled keys of config.json that, as the caller asserts, do not affect
                 results. They are ignored and recorded.
+            prefix_token_id: a token before each text in place of the tokenizer's BOS. Without BOS
+                the first token of a text has no probability.
             chat_template_args: values of the chat template's variables, such as
                 `{"enable_thinking": False}`.
             generates: `mesh="auto"` reserves memory for KV caches of generated text.
@@ -237,8 +240,7 @@ class Scorer:
             before_weights=size.measure,
             generates=generates,
         )
-        if chat_template_args:
-            chat_template.set_variables(loaded.encoder.tokenizer, chat_template_args)
+        loaded.customize(prefix_token_id, chat_template_args)
         scorer = cls(
             loaded.model,
             loaded.encoder,

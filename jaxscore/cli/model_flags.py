@@ -34,7 +34,10 @@ if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
 # Flags without effect if another program computes.
-UNUSED = "device dtype model_impl accept_config mesh batch_tokens journal chat_template_arg".split()
+UNUSED = (
+    "device dtype model_impl accept_config mesh batch_tokens journal prefix_token_id "
+    "chat_template_arg"
+).split()
 PROCESSES = ("distributed", "coordinator", "num_processes", "process_id", "join_timeout")
 MOST_BATCH_TOKENS = 1 << 22
 CONFIG = "config.json"
@@ -153,6 +156,14 @@ class ModelSpec:
     trust_remote_code: bool = advanced(
         False, help="let the checkpoint's tokenizer bring its own code"
     )
+    prefix_token_id: int | None = advanced(
+        None,
+        least=0,
+        metavar="ID",
+        help="a token before each text in place of the tokenizer's BOS, such as the EOS, which "
+        "lm-evaluation-harness takes where there is no BOS (default: the BOS that the tokenizer "
+        "writes; without one the first token of a text has no probability)",
+    )
     chat_template_arg: list[str] = advanced(
         [],
         read=_template_argument,
@@ -208,7 +219,7 @@ class ModelSpec:
         """Arguments of `Scorer.from_pretrained`."""
         names = (
             "device dtype revision trust_remote_code cache_dir lora quantize mesh reproducible "
-            "accept_config batch_tokens"
+            "accept_config batch_tokens prefix_token_id"
         )
         same = {name: getattr(self, name) for name in names.split()}
         return {

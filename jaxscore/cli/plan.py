@@ -75,7 +75,9 @@ class Flags:
     )
     dtype: model_flags.Dtype = flag(
         "auto",
-        help="of the matrices; auto: as the config says that they are stored, bfloat16 for float16",
+        help="of the matrices; auto: as commands load them: float32 on this CPU, and on other "
+        "devices (--mesh, --devices, --device-memory, --topology, --gpu-target) as the config says "
+        "that they are stored, bfloat16 for float16",
     )
     quantize: model_flags.Quantize | None = flag(
         None, help="the layers' weights as 8-bit integers, or as a quantized file stores them"
@@ -163,6 +165,11 @@ def headline(facts: Mapping[str, Any]) -> str:
     """The largest memory per device, and whether it fits."""
     peak = max(program["peak_bytes_a_device"] for program in facts["programs"])
     peak_text = f"at most {format_bytes(peak)} per device"
+    if (process := facts.get("process_bytes")) is not None:
+        peak_text = (
+            f"at most {format_bytes(peak + process)}: {format_bytes(peak)} for weights and batches "
+            f"and {format_bytes(process)} for the process, as this one has them"
+        )
     if (memory := facts["device_memory"]) is None:
         return peak_text
     return f"{peak_text}, {'fits' if peak <= memory else 'does not fit'} in {format_bytes(memory)}"

@@ -29,7 +29,7 @@ from jaxscore.engine.auto_mesh import (
     mesh_estimates,
     rates_of,
 )
-from jaxscore.engine.devices import parse_mesh
+from jaxscore.engine.devices import parse_mesh, process_bytes
 from jaxscore.engine.estimates import Where, abstract_model, estimate_layer, estimate_vocabulary
 from jaxscore.engine.footprint import Footprint, batch_shapes, measure, refused
 from jaxscore.engine.targets import Target
@@ -61,7 +61,10 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     memory, n_devices = _machine(args, target, mesh)
     checkpoint = load.accept(Checkpoint.open(source), args.accept_config)
     raw = checkpoint.config
-    dtype = _stored_dtype(checkpoint) if args.dtype == "auto" else args.dtype
+    # A run on this CPU, and not a plan for other devices.
+    is_here = (memory, n_devices, mesh) == (None, None, MeshShape())
+    is_here = is_here and target is None and jax.default_backend() == "cpu"
+    dtype = _loaded_dtype(checkpoint, is_here=is_here) if args.dtype == "auto" else args.dtype
     family, translated = native.translate(source, raw)
     stored = args.quantize == "stored" and checkpoint.format != "converted"
     if stored:
@@ -123,6 +126,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         "compiled_shards": compiler.shape(mesh).model,
         "compiled_for": compiler.describe_device(),
         "device_memory": memory,
+        **({"process_bytes": process_bytes()} if is_here else {}),
         "would_fit": _would_fit(
             translated,
             (dtype, args.quantize),
@@ -171,12 +175,16 @@ def _machine(
     return memory, n_devices
 
 
-def _stored_dtype(checkpoint: Checkpoint) -> Dtype:
-    """Return the dtype that `auto` stands for."""
-    if checkpoint.scheme is not None:
-        return MATRICES[checkpoint.scheme.narrowest]
+def _loaded_dtype(checkpoint: Checkpoint, *, is_here: bool) -> Dtype:
+    """Return the dtype that `auto` stands for.
+
+    Args:
+        is_here: True for a run on this CPU.
+    """
     if checkpoint.format == "converted":
         return converted.read_facts(checkpoint.path).dtype
+    if checkpoint.scheme is not None:
+        return "float32" if is_here else MATRICES[checkpoint.scheme.narrowest]
     config = checkpoint.config
     stored = config.get("dtype") or config.get("torch_dtype") or "float32"
     if not isinstance(stored, str) or stored not in MATRICES:
@@ -184,7 +192,7 @@ def _stored_dtype(checkpoint: Checkpoint) -> Dtype:
             f"{checkpoint.where}: the weights' type is {stored!r}, which is not "
             "handled; give --dtype"
         )
-    return MATRICES[stored]
+    return "float32" if is_here else MATRICES[stored]
 
 
 def _stored(

@@ -185,6 +185,15 @@ def is_out_of_memory(problem: JaxRuntimeError) -> bool:
     return "RESOURCE_EXHAUSTED" in str(problem)
 
 
+def process_bytes() -> int | None:
+    """Return the resident bytes of this process; None if the system does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):  # not Linux
+        return None
+
+
 def free_bytes() -> int:
     """Return the free bytes of the first device, or of the machine if it is a CPU."""
     if (limit := limit_bytes()) is not None:

@@ -19,6 +19,7 @@ from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quant
 from jaxscore.models.weights import fingerprint
 from jaxscore.models.weights.checkpoint import raw_config
 from jaxscore.models.weights.folder import resolve
+from jaxscore.text import chat_template
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer_files import load_tokenizer
 from jaxscore.version import NUMBERS
@@ -37,6 +38,24 @@ class Loaded(NamedTuple):
     model: Model
     encoder: TextEncoder
     about: dict[str, Any]
+
+    def customize(
+        self, prefix_token_id: int | None, chat_template_args: Mapping[str, Any] | None
+    ) -> None:
+        """Change what is written around texts; see `Scorer.from_pretrained`.
+
+        Raises:
+            InputError: the model has no such token, or the template no such variable.
+        """
+        if prefix_token_id is not None:
+            n_ids = self.model.vocab_size
+            if not 0 <= prefix_token_id < n_ids:
+                raise InputError(
+                    f"prefix_token_id is {prefix_token_id}, expected an id from 0 to {n_ids - 1}"
+                )
+            self.encoder.prefix = [prefix_token_id]
+        if chat_template_args:
+            chat_template.set_variables(self.encoder.tokenizer, chat_template_args)
 
 
 def load_checkpoint(

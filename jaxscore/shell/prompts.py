@@ -27,13 +27,13 @@ from jaxscore.shell.flags import HALF_PAIR, file_flag, flag
 from jaxscore.shell.settings import ScoringSettings
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import Boundary
-from jaxscore.text.whole_words import NO_SPACES
+from jaxscore.text.whole_words import NEVER_SPACED
 
 NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
 GROUP = "prompts"
 SEPARATOR = "\n\n"
 # White space, and characters of scripts without spaces, with their punctuation
-NEEDS_NO_SPACE = re.compile(rf"[\s{NO_SPACES}\u3000-\u303f\uff00-\uffef]")
+NEEDS_NO_SPACE = re.compile(rf"[\s\u3000-\u30ff\uff00-\uffef]|{NEVER_SPACED.pattern}")
 BLANK = (
     "its context is blank, so the empty line after system prompt and examples would count to its "
     "continuation; give it a context, or take boundary separate, or apply the chat template"

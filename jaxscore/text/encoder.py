@@ -55,6 +55,7 @@ class TextEncoder:
     """An encoder of batches of text to `TokenSequence`s by any boundary policy.
 
     Attributes:
+        prefix: the ids before each text that does not start with them: the tokenizer's BOS.
         warnings: warnings about the tokenizer's files.
     """
 

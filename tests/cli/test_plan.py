@@ -1,9 +1,11 @@
 """`plan`: what it says of a model, on stdout and as JSON, and what it refuses."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -108,7 +110,7 @@ def test_a_config_alone_is_as_good_as_the_folder(run, tmp_path, config):
         for model in (LLAMA3, file, file.parent)
     ]
     for report in reports:
-        del report["model"], report["date"]
+        del report["model"], report["date"], report["process_bytes"]
         for program in report["programs"]:
             del program["compile_seconds"]
     assert reports[0] == reports[1] == reports[2]
@@ -126,8 +128,8 @@ def test_the_types_that_configs_name(run, tmp_path, config):
         ({"torch_dtype": "bfloat16"}, "bfloat16"),
         ({"dtype": "bfloat16", "torch_dtype": "float32"}, "bfloat16"),
     ):
-        report, _ = reported(run, tmp_path, "--model", config(raw | own), *SMALL)
-        assert report["dtype"] == dtype
+        words = ("--model", config(raw | own), "--devices", 1, *SMALL)
+        assert reported(run, tmp_path, *words)[0]["dtype"] == dtype
     for strange in ("int4", ["float32"]):
         code, out, err = run("plan", "--model", config(raw | {"torch_dtype": strange}), *SMALL)
         assert (code, out) == (2, "")
@@ -273,8 +275,25 @@ def test_progress_is_on_stderr(run):
     lines = out.splitlines()
     assert lines[-2:] == [
         "done     1 model, 1 programs compiled, 0 failed",
-        f"result   at most {lines[-5].split()[5]} MB per device",
+        lines[-1],
     ]
+    total, peak, process = map(float, re.findall(r"([0-9.]+) [MG]B", lines[-1]))
+    assert lines[-5].split()[5] == f"{peak:.3g}"
+    assert total * (1000 if " GB: " in lines[-1] else 1) == pytest.approx(peak + process, rel=0.01)
+
+
+def test_a_plan_for_this_cpu_has_the_dtype_that_commands_load(run, tmp_path, config):
+    stored = json.loads((Path(QWEN) / "config.json").read_text(encoding="utf-8"))
+    path = config({**stored, "dtype": "bfloat16"})
+    for more, dtype in (
+        ((), "float32"),
+        (("--dtype", "bfloat16"), "bfloat16"),
+        (("--device-memory", "1GB"), "bfloat16"),
+        (("--mesh", "data=1,model=2"), "bfloat16"),
+    ):
+        report, _ = reported(run, tmp_path, "--model", path, *more, *SMALL)
+        assert report["dtype"] == dtype
+        assert ("process_bytes" in report) == (not more or more[0] == "--dtype")
 
 
 @pytest.mark.slow
@@ -338,7 +357,8 @@ def test_weights_that_are_stored_quantized_count_as_the_models_own(run, config, 
     raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
     quantized = raw | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
     plain, other = (
-        reported(run, tmp_path, "--model", config(one), *SMALL)[0] for one in (raw, quantized)
+        reported(run, tmp_path, "--model", config(one), "--devices", 1, *SMALL)[0]
+        for one in (raw, quantized)
     )
     assert plain["parameters"] == other["parameters"]
     assert (plain["dtype"], other["dtype"]) == ("float32", "bfloat16")

@@ -31,7 +31,7 @@ LINES = (
     {"id": "b", "context": "The cat", "continuation": " sat"},
     "",
     {"continuation": "The cat ran"},
-    {"id": 7, "context": "The cat", "continuation": ""},
+    {"id": 7, "context": "The cat", "continuation": "s"},
     {"id": "é🙂", "context": "a" * 40, "continuation": " été 🙂"},
 )
 

@@ -97,7 +97,7 @@ def test_paths_and_chronologic(run, place):
     words = ("--full-eval", "--output", folder / "c", "--column", "question_category=category")
     code, out, _ = run(*flags(folder, "chronologic", source, *words))
     assert code == 0
-    assert "done     1 questions, 0 failed" in out
+    assert "done     1 question, 0 failed" in out
     [path] = (folder / "c").glob("eval_results_*.json")
     [question] = strict(path.read_text(encoding="utf-8"))["questions"]
     assert question["question_category"] == "place"

@@ -24,8 +24,9 @@ from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Summary, System, failed
 from jaxscore.systems.perplexity import window_bos
-from jaxscore.systems.perplexity.report import lacks_spaces, report, without_spaces
+from jaxscore.systems.perplexity.report import report, without_spaces
 from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
+from jaxscore.text.whole_words import lacks_spaces
 
 TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
 UNITS = {"token": "n_scored", "byte": "n_bytes", "word": "n_words"}
@@ -56,15 +57,6 @@ class Settings(IntervalSettings):
     )
     stride: int | None = flag(
         None, least=1, metavar="N", help="tokens that a window scores (default: --max-length)"
-    )
-    prefix_token_id: int | None = flag(
-        None,
-        least=0,
-        metavar="ID",
-        help="a token before each document in place of the tokenizer's BOS; "
-        "lm-evaluation-harness takes the EOS where there is no BOS (default: the BOS that the "
-        "tokenizer writes; without one the first token has no probability)",
-        is_advanced=True,
     )
     audit_noise: int = flag(0, least=0, is_flag=False)
 
@@ -112,10 +104,9 @@ def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
     """`max_length` and `stride`, with the defaults that the model decides.
 
     Raises:
-        InputError: the model has fewer positions or ids, or the stride is longer than a window.
+        InputError: the model has fewer positions, or the stride is longer than a window.
     """
-    assert model.max_positions is not None  # a local model knows both
-    assert model.vocab_size is not None
+    assert model.max_positions is not None  # a local model knows them
     most = model.max_positions
     length = most if settings.max_length is None else settings.max_length
     if length > most:
@@ -125,9 +116,6 @@ def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
         )
     stride = length if settings.stride is None else settings.stride
     _check_stride(stride, length)
-    prefix, columns = settings.prefix_token_id, model.vocab_size
-    if prefix is not None and prefix >= columns:
-        raise InputError(f"prefix_token_id is {prefix}, expected an id from 0 to {columns - 1}")
     return {"max_length": length, "stride": stride}
 
 
@@ -192,7 +180,7 @@ def _warnings(numbers: Mapping[str, np.ndarray]) -> list[str]:
     return [
         f"the first token of {without} of {len(numbers['n_tokens'])} documents has nothing before "
         "it and so no probability; bits per byte and per word count its bytes and words; "
-        "prefix_token_id (--prefix-token-id) puts a token before each document"
+        "--prefix-token-id puts a token before each document"
     ]
 
 
@@ -301,9 +289,7 @@ class Perplexity(System):
         lm.about.update(windows)
         audit = window_bos.Audit(lm, windows["max_length"], settings.seed)
         with lm.timed():
-            for document in score_documents(
-                lm, items, prefix_token_id=settings.prefix_token_id, audit=audit, **windows
-            ):
+            for document in score_documents(lm, items, audit=audit, **windows):
                 yield _record(document)
             lm.counts.update(audit.counts())
 
@@ -314,7 +300,8 @@ class Perplexity(System):
         def scored() -> Iterator[Mapping[str, Any]]:
             for record in records:
                 if "error" not in record:
-                    no_spaces.append(lacks_spaces(record))
+                    words = record["begin"], record["n_bytes"], record["n_words"]
+                    no_spaces.append(lacks_spaces(*words))
                     yield record
 
         numbers = numbers_of(scored(), ("sum_logprob", *COUNTS))

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import regex
-
 from jaxscore.analysis.bootstrap import numbers_of
 from jaxscore.io.json_output import Lazy
 from jaxscore.report.counts import counted
@@ -27,29 +25,13 @@ from jaxscore.report.sections import (
     with_failures,
     worst_first,
 )
+from jaxscore.text.whole_words import lacks_spaces
 
 UNITS = {
     "byte": ("bits_per_byte", "byte_perplexity", "n_bytes"),
     "word": ("bits_per_word", "word_perplexity", "n_words"),
     "token": ("bits_per_token", "perplexity", "n_scored"),
 }
-
-
-# Letters of scripts that put no space between words
-UNSPACED = regex.compile(
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
-)
-# Bytes of a mean word: more than in any language with spaces, and than in Chinese with spaces
-LONGEST_WORD, LONGEST_UNSPACED = 60, 12
-
-
-def lacks_spaces(document: Mapping[str, Any]) -> bool:
-    """Return True if a document does not separate its words, so that numbers per word are void."""
-    word = document["n_bytes"] / document["n_words"]
-    begin = document["begin"]
-    is_unspaced = 2 * len(UNSPACED.findall(begin)) > sum(map(str.isalpha, begin))
-    is_long = word > LONGEST_UNSPACED or document["n_words"] == 1
-    return word > LONGEST_WORD or (is_unspaced and is_long)
 
 
 def without_spaces(summary: Mapping[str, Any]) -> list[str]:
@@ -125,7 +107,9 @@ def _items(documents: Sequence[Mapping[str, Any]], n_all: int, n_beyond: int) ->
         "Bytes": "n_bytes", "Words": "n_words", "Tokens": "n_scored", "Windows": "n_windows"
     }  # fmt: skip
     per_byte = [number(each["bits_per_byte"], 4) for each in documents]
-    has_words = [not lacks_spaces(each) for each in documents]
+    has_words = [
+        not lacks_spaces(each["begin"], each["n_bytes"], each["n_words"]) for each in documents
+    ]
     per_word = [
         significant(each["bits_per_word"], 5) if has else NOTHING
         for each, has in zip(documents, has_words, strict=True)

@@ -6,7 +6,6 @@ results     of each document when its last window is scored, in order
 """
 
 import dataclasses
-import functools
 import hashlib
 import math
 import re
@@ -88,7 +87,6 @@ def score_documents(
     *,
     max_length: int,
     stride: int,
-    prefix_token_id: int | None,
     audit: Audit,
     most: int = WINDOW,
     most_tokens: int = WINDOW_TOKENS,
@@ -99,8 +97,6 @@ def score_documents(
         lm: the local model that tokenizes the documents and scores the windows.
         items: documents, each with its `text`.
         max_length, stride: of the windows, see `jaxscore.plan.requests.rolling_windows`.
-        prefix_token_id: put before each document that does not start with it, in place of the
-            tokenizer's BOS; None is that BOS if the tokenizer has one.
         audit: gets the windows after a document's first one, with their scores.
         most, most_tokens: windows and tokens that are planned together.
     """
@@ -108,7 +104,7 @@ def score_documents(
     sent: deque[list[tuple[ScoredDocument, TokenSequence]]] = deque()
 
     def windows() -> Iterator[tuple[ScoredDocument, TokenSequence]]:
-        for document, own in _cut(lm, items, max_length, stride, prefix_token_id):
+        for document, own in _cut(lm, items, max_length, stride):
             pending.append(document)
             yield from ((document, window) for window in own)
 
@@ -130,35 +126,22 @@ def score_documents(
 
 
 def _cut(
-    lm: Any,
-    items: Iterable[Any],
-    max_length: int,
-    stride: int,
-    prefix_token_id: int | None,
+    lm: Any, items: Iterable[Any], max_length: int, stride: int
 ) -> Iterator[tuple[ScoredDocument, list[TokenSequence]]]:
     """Each document with its windows; one that cannot be scored has an error and no window."""
-    encode = functools.partial(lm.encoder.encode, special_tokens=prefix_token_id is None)
     chunks = bounded_groups(items, lambda item: len(item.text), CHUNK, CHUNK_CHARACTERS)
     for chunk in interrupts.until_interrupt(chunks):
         requests = [Request(0, "", item.text) for item in chunk]
-        for item, encoded in zip(chunk, encode_each(encode, requests), strict=True):
+        for item, encoded in zip(chunk, encode_each(lm.encoder.encode, requests), strict=True):
             document = ScoredDocument.from_text(item.text)
             if isinstance(encoded, TextError):
                 document.error = str(encoded)
                 yield document, []
                 continue
             [whole] = encoded
-            ids = whole.ids
-            if prefix_token_id is None:
-                document.n_tokens = len(ids) - whole.start
-                first = whole.first_scored
-            else:
-                document.n_tokens = len(ids)
-                if ids[:1].tolist() != [prefix_token_id]:
-                    ids = np.concatenate([np.array([prefix_token_id], np.int32), ids])
-                first = 1
-            document.bos = _special_beginning(lm, ids, prefix_token_id)
-            windows = rolling_windows(ids, first, max_length, stride)
+            document.n_tokens = len(whole.ids) - whole.start
+            document.bos = _special_beginning(lm, whole.ids)
+            windows = rolling_windows(whole.ids, whole.first_scored, max_length, stride)
             if not windows:
                 document.error = "it has no token that has a probability"
             elif complaints := lm.engine.complaints(windows):
@@ -167,10 +150,8 @@ def _cut(
             yield document, windows
 
 
-def _special_beginning(lm: Any, ids: np.ndarray, prefix_token_id: int | None) -> tuple[int, ...]:
+def _special_beginning(lm: Any, ids: np.ndarray) -> tuple[int, ...]:
     """Return the special tokens that a document begins with, its own or added ones."""
     bos = lm.encoder.tokenizer.bos_token_id
     expected = [bos] if bos is not None and not lm.encoder.prefix else lm.encoder.prefix
-    if prefix_token_id is not None:
-        expected = [prefix_token_id]
     return tuple(expected) if ids[: len(expected)].tolist() == expected else ()

@@ -23,9 +23,19 @@ from jaxscore.shell.settings import TextSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import WorstRequests, report
+from jaxscore.text.whole_words import lacks_spaces
 from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
 from jaxscore.types.results import ScoredRequest
 
+EMPTY = "its continuation has no token of its own; is it empty?"
+UNCONDITIONED = (
+    "the first token of {n} of {total} texts has nothing before it and so no probability{words}; "
+    "give a context, or --prefix-token-id ID, a token before each text such as the EOS"
+)
+UNSPACED = (
+    "{n} of {total} texts are written without spaces, so that each is one word: put a space "
+    "between their words, or take --unit token"
+)
 # What an endpoint does not give; the numbers of its other fields are those of a local model.
 UNKNOWN = frozenset("token_ids entropy self_certainty mean_entropy mean_self_certainty".split())
 
@@ -233,6 +243,9 @@ class Score(System):
             while error is not None:
                 yield {"error": error}
                 item, error = waiting.popleft()
+            if not result.error and not result.n_tokens:
+                yield {"error": EMPTY}
+                continue
             added = {} if result.error else measured.of(result)
             record = record_of(
                 result, summary_only=settings.summary_only, unknown=unknown, added=added
@@ -240,14 +253,17 @@ class Score(System):
             yield {**record, PAGE: {"context": context_end(item.context)}}
         yield from ({"error": error} for _, error in waiting)  # all others have had their results
 
-    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Any) -> Summary:
         """The mean log-probability over all tokens."""
-        n_tokens, total = 0, 0.0
+        n_tokens, n_unconditioned, n_unspaced, total = 0, 0, 0, 0.0
         for record in records:
             if record.get("sum_logprob") is not None:
                 n_tokens += record["n_scored"]
+                n_unconditioned += record["n_scored"] < record["n_tokens"]
                 total += float(record["sum_logprob"])
+                n_unspaced += _lacks_spaces(record.get("words"))
         mean = total / n_tokens if n_tokens else None
+        words = ", nor has its word" if settings.unit == "word" else ""
         headline = "no token was scored"
         if mean is not None:
             headline = (
@@ -257,6 +273,11 @@ class Score(System):
             headline=headline,
             numbers={"n_requests": len(records), "n_scored": n_tokens, "mean_logprob": mean},
             failures=failed(records),
+            warnings=[
+                text.format(n=n, total=len(records), words=words)
+                for text, n in ((UNCONDITIONED, n_unconditioned), (UNSPACED, n_unspaced))
+                if n
+            ],
         )
 
     def report(self, run: Report) -> Document:
@@ -267,6 +288,12 @@ class Score(System):
             extra = run.records.extra(place) or {}  # none after a merge
             worst.add(record, extra.get("context", ""))
         return report(run.source(items=worst))
+
+
+def _lacks_spaces(words: Sequence[str] | None) -> bool:
+    if not words:
+        return False
+    return lacks_spaces(words[0], len("".join(words).encode()), len(words))
 
 
 SYSTEM = Score()

@@ -34,8 +34,8 @@ class MeasureFields(TypedDict, total=False):
     min_k: Annotated[float, Metric("Min-K%, nats")]
     min_k_pp: Annotated[float, Metric("Min-K%++")]
     fast_detect: Annotated[float, Metric("Fast-DetectGPT")]
-    words: PerToken[str]
-    word_surprisal: PerToken[float]
+    words: list[str]
+    word_surprisal: list[float | None]
 
 
 WORD_FIELDS = ("words", "word_surprisal")
@@ -217,7 +217,7 @@ class MeasuredFields:
     def __init__(self, settings: Any, lm: Any) -> None:
         """Args:
         settings: `MeasureSettings` with `summary_only`, which leaves out what has a value for
-            each token or word.
+            each token; words remain.
         lm: the audited model, which counts the tokens before words.
         """
         self._settings, self._lm = settings, lm
@@ -226,7 +226,7 @@ class MeasuredFields:
             for name, measure in MEASURES.items()
             if name in settings.measures and not (settings.summary_only and measure.is_per_token)
         ]
-        has_words = settings.unit == "word" and not settings.summary_only
+        has_words = settings.unit == "word"
         self._bytes = TokenBytes(lm.encoder.tokenizer) if has_words else None
         self.requested = {
             "measures": sorted({need for measure in self._measures for need in measure.needs}),

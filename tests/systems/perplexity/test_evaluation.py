@@ -63,9 +63,11 @@ def by_torch(name, text, max_length, stride, prefix=()):
         ("tiny-gpt2", 20, 7, 0),
     ],
 )
-def test_every_token_by_hand(scorers, name, max_length, stride, prefix):
-    settings = {"max_length": max_length, "stride": stride, "prefix_token_id": prefix}
-    report = evaluate("perplexity", scorers(name), DOCUMENTS, **settings)
+def test_every_token_by_hand(scorers, monkeypatch, name, max_length, stride, prefix):
+    scorer = scorers(name)
+    if prefix is not None:
+        monkeypatch.setattr(scorer.encoder, "prefix", [prefix])
+    report = evaluate("perplexity", scorer, DOCUMENTS, max_length=max_length, stride=stride)
     bos = name == "tiny-llama3"
     sums = []
     for given, got in zip(DOCUMENTS, report.items, strict=True):
@@ -101,9 +103,7 @@ def test_a_document_that_begins_with_the_prefix_gets_no_second_one(scorers):
     scorer = scorers("tiny-llama3")
     [bos] = scorer.encoder.prefix
     text = scorer.encoder.tokenizer.convert_ids_to_tokens(bos) + WORDS
-    given, plain = (
-        evaluate("perplexity", scorer, [one], prefix_token_id=bos).items[0] for one in (text, WORDS)
-    )
+    given, plain = (evaluate("perplexity", scorer, [one]).items[0] for one in (text, WORDS))
     assert given["sum_logprob"] == pytest.approx(plain["sum_logprob"], abs=1e-4)
     assert given["n_scored"] == plain["n_scored"] == given["n_tokens"] - 1
 
@@ -119,7 +119,6 @@ def test_few_windows_at_a_time_have_the_numbers_of_all(scorers):
             map(perplexity.Item, texts),
             max_length=8,
             stride=8,
-            prefix_token_id=None,
             audit=window_bos.Audit(scorers("tiny-llama3"), 8, 0),
             most=3,
             most_tokens=20,
@@ -153,12 +152,10 @@ def test_one_document_has_no_interval(scorers):
     [
         ({"max_length": 0}, "setting max_length is 0, expected a whole number of at least 1"),
         ({"stride": 2.0}, "setting stride is 2.0, expected a whole number of at least 1"),
-        ({"prefix_token_id": -1}, "setting prefix_token_id is -1, expected a whole number of at"),
         ({"truncate": "left"}, "truncate: documents are read in windows, so none is too long"),
         ({"audit_noise": 3}, "audit_noise: perplexity decides nothing"),
         ({"max_length": 2000}, "max_length is 2000, and the model takes 1024 positions"),
         ({"max_length": 8, "stride": 9}, "stride is 9, and a window reads 8 tokens, so that some"),
-        ({"prefix_token_id": 10**6}, "prefix_token_id is 1000000, expected an id from 0 to "),
     ],
 )
 def test_settings(scorers, settings, message):

@@ -150,13 +150,12 @@ def test_tokenizers_without_a_bos(bos_id):
     end = loaded("tiny-gpt2")[0].bos_token_id
     scorer = scorer_of("tiny-gpt2", bos_id=end)
     texts = [" a" * 30]
-    for options, given in (
-        ({}, ["<|endoftext|>" + " a" * 30]),
-        ({"prefix_token_id": end}, texts),
-    ):
-        report = evaluate("perplexity", scorer, given, max_length=8, **options)
+    for prefix, given in (([], ["<|endoftext|>" + " a" * 30]), ([end], texts)):
+        scorer.encoder.prefix = prefix
+        report = evaluate("perplexity", scorer, given, max_length=8)
         assert report.to_dict()["window_bos"]["n_windows"] == 3
         assert len(report.findings) == 1
+    scorer.encoder.prefix = []
     report = evaluate("perplexity", scorer, texts, max_length=8)
     assert "window_bos" not in report.to_dict()
 

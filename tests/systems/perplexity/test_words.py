@@ -3,7 +3,7 @@
 import pytest
 
 from jaxscore import evaluate
-from jaxscore.systems.perplexity.report import lacks_spaces
+from jaxscore.text.whole_words import lacks_spaces
 
 CHINESE = "今天天气很好。我们去公园散步。"
 
@@ -24,9 +24,7 @@ CHINESE = "今天天气很好。我们去公园散步。"
     ],
 )
 def test_which_texts_separate_their_words(text, lacks):
-    n_bytes = len(text.encode())
-    document = {"begin": text[:60], "n_bytes": n_bytes, "n_words": len(text.split())}
-    assert lacks_spaces(document) is lacks
+    assert lacks_spaces(text[:60], len(text.encode()), len(text.split())) is lacks
 
 
 def test_numbers_per_word_of_chinese_are_a_sentence(scorers):

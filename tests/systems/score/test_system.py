@@ -6,11 +6,13 @@ import os
 import numpy as np
 import pytest
 
-from jaxscore import InputError, Request, evaluate
+from jaxscore import InputError, Request, Scorer, evaluate
 from jaxscore.io.json_output import json_line
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.shell.items import read_file
-from jaxscore.systems.score import SYSTEM, Item, Settings, record_of
+from jaxscore.systems.score import EMPTY, SYSTEM, Item, Settings, record_of
 from jaxscore.types.results import ScoredRequest, failed
+from tests.conftest import CASES
 
 SUMMARY = [
     "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
@@ -140,7 +142,47 @@ def test_records_of_json_say_what_the_run_says(scorers, settings):
     records = json.loads(json.dumps(report.items))
     assert SYSTEM.summarize(records, report.chosen) == report.found
     assert report.summary["n_requests"] == 6
-    assert [name for name, _ in report.failures] == ["long", "bad"]
+    assert [name for name, _ in report.failures] == ["long", "none", "bad"]
+
+
+def test_an_empty_text_fails_alone_and_a_first_token_without_context_is_counted(scorers):
+    texts = [{"continuation": text} for text in ("The cat", "", "巴黎是法国的首都。", "Oslo")]
+    texts.append({"context": "The", "continuation": " cat"})
+    report = evaluate("score", scorers("tiny-qwen2"), texts, unit="word", summary_only=True)
+    assert [(name, why) for name, why in report.failures] == [("1", EMPTY)]
+    assert report.remarks == [
+        "the first token of 3 of 5 texts has nothing before it and so no probability, nor has its "
+        "word; give a context, or --prefix-token-id ID, a token before each text such as the EOS",
+        "1 of 5 texts are written without spaces, so that each is one word: put a space between "
+        "their words, or take --unit token",
+    ]
+    words = [(record.get("words"), record.get("word_surprisal")) for record in report.items]
+    assert words[0][0] == ["The", "cat"]
+    assert words[0][1][0] is None
+    assert words[0][1][1] > 0
+    assert (words[2], words[4][0]) == ((["巴黎是法国的首都。"], [None]), ["cat"])
+    assert "tokens" not in report.items[0]  # values per word are those that were asked for
+
+
+def test_a_token_before_each_text(scorers, tmp_path):
+    """As the reference has it: the id before the ids of the text."""
+    path = CASES / "models/tiny-qwen2"
+    for prefix in (-1, 10**6):
+        with pytest.raises(InputError, match=f"prefix_token_id is {prefix}, expected an id from 0"):
+            Scorer.from_pretrained(str(path), prefix_token_id=prefix)
+    end = scorers("tiny-qwen2").encoder.tokenizer.eos_token_id
+    texts = [{"continuation": "The cat"}, {"context": "The", "continuation": " cat"}]
+    with Scorer.from_pretrained(str(path), prefix_token_id=end) as scorer:
+        report = evaluate("score", scorer, texts)
+    assert report.remarks == []
+    for record, start in zip(report.items, (1, 2), strict=True):
+        ids = [end, *scorer.encoder.tokenizer("The cat")["input_ids"]]
+        sequence = TokenSequence(np.array(ids, np.int32), start)
+        [scores] = scorers("tiny-qwen2").engine.score_sequences([sequence])
+        np.testing.assert_allclose(record["logprob"], scores.logprob, atol=1e-5)
+    conversation = evaluate("score", scorer, texts[1:], apply_chat_template=True)
+    want = evaluate("score", scorers("tiny-qwen2"), texts[1:], apply_chat_template=True)
+    assert conversation.summary == want.summary  # a template writes all special tokens
 
 
 def test_two_runs_together_are_one(scorers):
@@ -154,7 +196,7 @@ def test_two_runs_together_are_one(scorers):
 
 
 def test_an_infinite_sum_is_text_in_a_record():
-    record = {"id": 1, "sum_logprob": "-Infinity", "n_scored": 2}
+    record = {"id": 1, "sum_logprob": "-Infinity", "n_tokens": 2, "n_scored": 2}
     numbers = SYSTEM.summarize([record], Settings()).numbers
     assert numbers == {"n_requests": 1, "n_scored": 2, "mean_logprob": -np.inf}
 
