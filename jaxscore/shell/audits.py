@@ -184,6 +184,8 @@ class AuditedLM:
         self._policies = settings.policies() if is_audited else {}
         self._boundaries = Counter(dict.fromkeys(["audited", *list(self._policies)[1:]], 0))
         self._has_joints = isinstance(settings, JointSettings) and "blank" in settings.variants()
+        if self._has_joints:
+            self.counts.update(dict.fromkeys((JOINTS, WITHOUT_SPACE), 0))
         self._n_requests = 0
         self._seconds, self._has_labels = 0.0, False
         self._options: dict[str, Any] = {}

@@ -63,17 +63,17 @@ class Settings(JointSettings, IntervalSettings):
         "lines such as 'A. Oslo', and score their letters, as published for MMLU",
     )
 
-    @property
-    def has_letters(self) -> bool:
-        """True if the letters of the options are scored."""
-        return self.options_as == "letters"
-
     calibrate: tuple[str, ...] | None = flag(
         None,
         metavar="TEXT",
         help="whole contexts that say nothing of the item, such as 'N/A': an option's probability "
         "is divided by its mean probability after them (arXiv 2102.09690)",
     )
+
+    @property
+    def has_letters(self) -> bool:
+        """True if the letters of the options are scored."""
+        return self.options_as == "letters"
 
     def omitted_fields(self) -> frozenset[str]:
         """Declared fields that no record of a run with these settings has."""
