@@ -125,6 +125,7 @@ def test_the_flags_reach_the_records_and_the_merge_agrees(tmp_path, run):
     shots = tmp_path / "shots.jsonl"
     shots.write_text(json.dumps(PLACES[1]) + "\n", encoding="utf-8")
     flags = ["--model", QWEN, "--quiet", "--options-as", "letters", "--fewshot", shots]
+    flags += ["--orders", "cyclic", "--calibrate", "N/A"]
     words = ["choose", *flags, "--system", "S.", "--input", tmp_path / "in"]
     assert run(*words, "--output", f"{tmp_path}/out/").code == 0
     assert run("merge", f"{tmp_path}/out/", "--output", tmp_path / "all.jsonl").code == 0
@@ -136,6 +137,8 @@ def test_the_flags_reach_the_records_and_the_merge_agrees(tmp_path, run):
     report = strict((tmp_path / "all.jsonl.report.json").read_text("utf-8"))
     assert report["settings"]["options_as"] == "letters"
     assert report["settings"]["system_prompt"] == "S."
+    assert report["places"]["2"]["n_items"] == 2
+    assert report["summary"]["overall"]["order_changes"]["n"] == 2
     assert run("choose", *flags, "--options-as", "numbers", "--input", shots).code == 2
 
 

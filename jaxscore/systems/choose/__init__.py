@@ -31,6 +31,7 @@ from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Aside, Summary, System, failed
 from jaxscore.systems.choose.item import LETTERS, Item
+from jaxscore.systems.choose.orders import check_orders, mean_places, order_fields, orders_of
 from jaxscore.systems.choose.report import report
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
@@ -70,6 +71,21 @@ class Settings(JointSettings, IntervalSettings):
         "is divided by its mean probability after them (arXiv 2102.09690)",
     )
 
+    orders: str | None = flag(
+        None,
+        metavar="all|cyclic|N",
+        help="with --options-as letters, also ask with the options in other orders: all of them, "
+        "each rotation, or N in total, drawn by --seed (default: the file's order)",
+    )
+
+    def __post_init__(self) -> None:
+        """Check all values; see `AnswerSettings`."""
+        super().__post_init__()
+        if self.orders is not None:
+            check_orders(self.orders)
+            if not self.has_letters:
+                raise InputError("orders: prompts have no order of texts; add --options-as letters")
+
     @property
     def has_letters(self) -> bool:
         """True if the letters of the options are scored."""
@@ -78,7 +94,8 @@ class Settings(JointSettings, IntervalSettings):
     def omitted_fields(self) -> frozenset[str]:
         """Declared fields that no record of a run with these settings has."""
         prompt = () if self.has_letters else ("prompt",)
-        return frozenset((*prompt, *(() if self.calibrate else CALIBRATED)))
+        orders = () if self.orders else ORDERED
+        return frozenset((*prompt, *orders, *(() if self.calibrate else CALIBRATED)))
 
     def variants(self) -> dict[str, dict[str, Self]]:
         """See `AnswerSettings.variants`; letters have a space already."""
@@ -87,10 +104,16 @@ class Settings(JointSettings, IntervalSettings):
             variants.pop("blank", None)
         return variants
 
-    def prompt_of(self, item: Item) -> str:
-        """The text before each option, without system prompt and examples."""
-        prompt = item.lettered if self.has_letters else item.context
-        return self.joined(prompt, " x")[0]
+    def orders_of(self, item: Item) -> list[tuple[int, ...]]:
+        """The orders in which an item is asked, the file's first."""
+        return orders_of(len(item.options), self.orders, self.seed)
+
+    def prompts_of(self, item: Item) -> list[str]:
+        """The text before the options in each order, without system prompt and examples."""
+        prompts = [item.context]
+        if self.has_letters:
+            prompts = [item.lettered(order) for order in self.orders_of(item)]
+        return [self.joined(prompt, " x")[0] for prompt in prompts]
 
     def continuations_of(self, item: Item) -> list[str]:
         """The texts that are scored, one for each option."""
@@ -100,7 +123,7 @@ class Settings(JointSettings, IntervalSettings):
 
     def example_of(self, item: Item) -> Example:
         """An item with its right option as a few-shot example."""
-        return Example(self.prompt_of(item), self.continuations_of(item)[item.gold], item.key)
+        return Example(self.prompts_of(item)[0], self.continuations_of(item)[item.gold], item.key)
 
 
 def _option_index(record: Mapping[str, Any], field: str) -> int:
@@ -136,6 +159,7 @@ def _gold_logprob(record: Mapping[str, Any]) -> float:
 
 
 STATISTIC = "log-probability"
+ORDERED = ("order_choices", "order_changes", "place_probability")
 CALIBRATED = ("content_free", "probability_calibrated", "choice_calibrated", "acc_calibrated")
 
 
@@ -205,6 +229,9 @@ class Record(TypedDict, total=False):
     skill_token: float
     brier: float
     gold_bpb: Annotated[float, Metric("bits per byte of the right option")]
+    order_choices: list[int]
+    order_changes: Annotated[float, Metric("share of orders in which another text is chosen")]
+    place_probability: list[float]
     within_noise: bool
     acc_within_noise: bool
     truncated: list[int]
@@ -246,21 +273,24 @@ def _record(
     """The record of an item without `id`: `error` and no scores if an option failed.
 
     Args:
-        results: one for each option.
+        results: one for each option, in each order.
         before: log-probabilities of the options after the premise, and after each text of
             `calibrate`, nats; None for an option that has none.
     """
     options = item.options
     record: dict[str, Any] = {
         "context": item.context,
-        **({"prompt": settings.prompt_of(item)} if settings.has_letters else {}),
+        **({"prompt": settings.prompts_of(item)[0]} if settings.has_letters else {}),
         "options": list(options),
         "category": item.category,
     }
-    for place, result in enumerate(results, start=1):
+    for place, result in enumerate(results):
         if (problem := _problem(result)) is not None:
-            return _failed(item, f"option {place}: {problem}")
-    sums = [float(result.sum_logprob or 0.0) for result in results]
+            return _failed(item, f"option {place % len(options) + 1}: {problem}")
+    totals = [float(result.sum_logprob or 0.0) for result in results]
+    rows = [totals[k : k + len(options)] for k in range(0, len(totals), len(options))]
+    is_cut = any(result.truncated for result in results)
+    sums, results = rows[0], results[: len(options)]
     lengths = [1 if settings.has_letters else n_bytes(option) for option in options]
     prior, *free = before
     pmi = None
@@ -300,7 +330,9 @@ def _record(
         if settings.calibrate:
             choice = record["choice_calibrated"]
             record["acc_calibrated"] = None if choice is None else correct[choice]
-    if any(result.truncated for result in results):
+    if settings.orders:
+        record |= order_fields(options, settings.orders_of(item), rows)
+    if is_cut:
         record["truncated"] = [result.truncated for result in results]
     return record
 
@@ -459,7 +491,8 @@ class Choose(System):
       A. Norway
       B. Spain
       A:
-    and scores " A" and " B"; `prompt` has the text. --fewshot shows items with `gold`.
+    and scores " A" and " B"; `prompt` has the text. `{options}` in a context is their
+    place. --orders asks in other orders too. --fewshot shows items with `gold`.
 
     chosen is the first option with the highest
       acc       sum of log-probability of its tokens
@@ -477,9 +510,11 @@ class Choose(System):
       acc, acc_norm, acc_pmi, acc_token, chance, skill and skill_... by the same
       rules, brier, gold_bpb (bits per byte of the right option, its space counted,
       as OLMES does, arXiv 2508.13144); with --calibrate content_free[],
-      probability_calibrated[], choice_calibrated, acc_calibrated; other fields of
-      the input line. An OUT that ends in .csv, .tsv or .parquet is a table with
-      these columns.
+      probability_calibrated[], choice_calibrated, acc_calibrated; with --orders
+      order_choices[] (the option chosen in each order, the file's first),
+      order_changes (share of orders in which that is another text) and
+      place_probability[] (mean over the orders); other fields of the input line. An
+      OUT that ends in .csv, .tsv or .parquet is a table with these columns.
       Next to OUT are OUT.report.md and OUT.report.json (accuracy, skill and
       calibration, also by category), OUT.report.html, a page for a browser with
       wrong items first, and OUT.run.json. With --audit-noise an item has
@@ -519,17 +554,20 @@ class Choose(System):
                     yield Aside(f"premise.{k}", context, text)
             for number, item in enumerate(items, start=1):
                 try:
-                    prompt = settings.prompt_of(item)
-                    prompting.check_blank(prompt, settings.options()["boundary"])
-                    context = prompting.context_of(prompt, item.key)
+                    prompts = settings.prompts_of(item)
+                    prompting.check_blank(prompts[0], settings.options()["boundary"])
+                    contexts = [prompting.context_of(prompt, item.key) for prompt in prompts]
                 except InputError as problem:
                     waiting.append((item, str(problem)))
                     continue
                 waiting.append((item, None))
-                for k, text in enumerate(texts_of(item), start=1):
-                    yield Request(f"{number}.{k}", context, text)
+                for context in contexts:
+                    for k, text in enumerate(texts_of(item), start=1):
+                        yield Request(f"{number}.{k}", context, text)
 
-        n = len(premises) * len(texts) + sum(len(item.options) for item in items)
+        n = None  # of the requests
+        if settings.orders is None:
+            n = len(premises) * len(texts) + sum(len(item.options) for item in items)
         results = lm.stream(requests(), n_requests=n, **settings.options())
         priors = {
             text: [
@@ -544,7 +582,7 @@ class Choose(System):
             while (error := waiting[0][1]) is not None:
                 yield _failed(waiting.popleft()[0], error)
             item, _ = waiting[0]
-            if len(scored) == len(item.options):
+            if len(scored) == len(item.options) * len(settings.orders_of(item)):
                 waiting.popleft()
                 before = zip(*(priors[text] for text in texts_of(item)), strict=True)
                 yield _record(item, settings, scored, list(before))
@@ -557,7 +595,9 @@ class Choose(System):
         with_gold = where(good, lambda record: record.get("gold") is not None)
         columns = MEANS
         if settings.calibrate:
-            columns = {**MEANS, "acc_calibrated": Column("acc_calibrated", share=True)}
+            columns = {**columns, "acc_calibrated": Column("acc_calibrated", share=True)}
+        if settings.orders:
+            columns = {**columns, "order_changes": Column("order_changes")}
         numbers = {
             "n_scored": len(good),
             "n_with_gold": len(with_gold),
@@ -571,7 +611,10 @@ class Choose(System):
         return Summary(
             headline=headline(numbers),
             numbers=numbers,
-            details={"calibration": found},
+            details={
+                "calibration": found,
+                **({"places": mean_places(good)} if settings.orders else {}),
+            },
             failures=failed(records),
             warnings=[*_warnings(good), *([FROM_ONE] if _counts_from_one(with_gold) else [])],
         )

@@ -17,6 +17,7 @@ from jaxscore.shell.items import SHOWN
 from jaxscore.shell.prompts import ExampleItem
 
 LETTERS = string.ascii_uppercase
+OPTIONS = "{options}"  # field of a context
 NO_CATEGORY = "(none)"
 INDEX = re.compile(r"[0-9]{1,9}")
 LETTER = re.compile(r"\(?([A-Za-z])[.):]?")
@@ -56,9 +57,13 @@ class Item(ExampleItem):
         """The identity of an example: an item with the same key does not see it."""
         return self.context.strip(), self.options
 
-    @property
-    def lettered(self) -> str:
-        """The context with a line `A. text` for each option before its "Answer:".
+    def lettered(self, order: Sequence[int]) -> str:
+        """Return the context with a line `A. text` for each option.
+
+        The lines are in place of `{options}`, or else before the "Answer:" of the context.
+
+        Args:
+            order: for each letter the index of its option.
 
         Raises:
             InputError: there are more options than letters.
@@ -67,13 +72,13 @@ class Item(ExampleItem):
             raise InputError(
                 f"{n} options, and there are letters for {len(LETTERS)}; leave options_as out"
             )
+        lines = [f"{LETTERS[k]}. {self.options[index].strip()}" for k, index in enumerate(order)]
+        if OPTIONS in self.context:
+            return self.context.replace(OPTIONS, "\n".join(lines))
         text = self.context.rstrip()
         last = text.splitlines()[-1].strip() if text else ""
         cue = last[len(without_cue(last)) :].strip()
-        lines = [text.removesuffix(cue).rstrip()]
-        lines += [
-            f"{name}. {text.strip()}" for name, text in zip(LETTERS, self.options, strict=False)
-        ]
+        lines.insert(0, text.removesuffix(cue).rstrip())
         return "\n".join([*lines, cue or "Answer:"]).lstrip("\n")
 
     def check_example(self) -> None:

@@ -19,7 +19,7 @@ from jaxscore.report.document import (
     n_listed,
 )
 from jaxscore.report.html.chart_parts import by_category, calibrated, means
-from jaxscore.report.markdown import interval, number, table, text
+from jaxscore.report.markdown import NOTHING, interval, number, table, text
 from jaxscore.report.prompts import question_of
 from jaxscore.report.sections import (
     closing,
@@ -32,6 +32,7 @@ from jaxscore.report.sections import (
     worst_first,
     yes_no,
 )
+from jaxscore.systems.choose.item import LETTERS
 
 RULES = {
     "acc": "Highest log-probability (acc)",
@@ -95,6 +96,11 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
         estimate_card("Skill, by acc", overall["skill"], "items"),
         estimate_card("Brier", overall["brier"], "items"),
         estimate_card("Bits per byte of the right option", overall["gold_bpb"], "items"),
+        *(
+            [estimate_card("Orders that change the answer", overall["order_changes"], "items")]
+            if "order_changes" in overall
+            else []
+        ),
         Card("Chance", three(overall["chance"].mean), "1 / number of options"),
         Card("Expected calibration error", three(record["calibration"]["ece"])),
     ]
@@ -140,6 +146,25 @@ def _tables(record: Mapping[str, Any]) -> list[Section]:
     return [
         *([Section("By category", [table(header, rows)])] if len(rows) > 1 else []),
         *section(sections.calibration(record["calibration"], "options")),
+        *_places(record.get("places") or {}),
+    ]
+
+
+def _places(places: Mapping[str, Any]) -> list[Section]:
+    """Return a table of the mean probability of each place, by the number of options."""
+    if not places:
+        return []
+    letters = LETTERS[: max(map(int, places))]
+    rows = [
+        [n, str(means["n_items"]), number(1 / int(n), 3)]
+        + [number(p, 3) for p in means["probability"]]
+        + [NOTHING] * (len(letters) - int(n))
+        for n, means in places.items()
+    ]
+    return [
+        Section(
+            "Mean probability of each place", [table(["Options", "Items", "1/n", *letters], rows)]
+        )
     ]
 
 

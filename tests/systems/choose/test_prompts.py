@@ -110,10 +110,11 @@ def test_letters(scorer, chatted):
         ("Rules.\n\nWhere?\nThe answer is", "Rules.\n\nWhere?\nA. x\nB. y\nThe answer is"),
         ("首都是哪里？\n答案：", "首都是哪里？\nA. x\nB. y\n答案："),  # noqa: RUF001
         ("", "A. x\nB. y\nAnswer:"),
+        ("Where?\n{options}\nLetter:", "Where?\nA. x\nB. y\nLetter:"),
     ],
 )
 def test_the_lines_of_letters_are_before_the_request_for_an_answer(context, expected):
-    assert Item(context, (" x", "y ")).lettered == expected
+    assert Item(context, (" x", "y ")).lettered((0, 1)) == expected
 
 
 def test_what_cannot_be_asked_fails_alone_or_is_refused(scorer):
