@@ -483,16 +483,18 @@ class Choose(System):
       text), .parquet or a folder of datasets' save_to_disk holds the same; --column
       options=choices reads a field from the column `choices`.
 
-    Without spaces (`Answer:` and `Paris`) the tokens are not those of usual text. If
-    options of an item differ in their spaces, or most options would be more probable
-    after one, the output says so first; --answer-separator ' ' puts a space there.
-    --options-as letters lists the options in the prompt, before its last "Answer:":
-      Q: Where is Oslo?
-      A. Norway
-      B. Spain
-      A:
-    and scores " A" and " B"; `prompt` has the text. `{options}` in a context is their
-    place. --orders asks in other orders too. --fewshot shows items with `gold`.
+    spaces: `Answer:` and `Paris` make other tokens than `Answer: Paris`.
+      If options of an item differ in their spaces, or a space would make most of
+      them more probable, the output says so first; --answer-separator ' ' adds it.
+
+    letters: --options-as letters lists the options before the "Answer:" of a
+      context, or in place of its `{options}`, and scores " A" and " B":
+        Q: Where is Oslo?
+        A. Norway
+        B. Spain
+        A:
+      `prompt` has the text. --orders also asks in other orders. --fewshot shows
+      items that have `gold`.
 
     chosen is the first option with the highest
       acc       sum of log-probability of its tokens
