@@ -23,7 +23,7 @@ from jaxscore.systems.compare.open_run import OpenRun
 
 LABELS = string.ascii_uppercase
 CHARTED = 6  # numbers that have a chart
-HEADER = ("Run", "Pairs", "A", "Run's", "Run - A", "95% interval", "p", "p, Holm")
+HEADER = ("Run", "Pairs", "A's mean", "Its mean", "Difference", "95% interval", "p", "p, Holm")
 INTRODUCTION = """\
 Each run is compared with A over the pairs that the two share, so that A's mean may differ between
 rows. Intervals and tests are those of a comparison of two runs; p is corrected by Holm's method for

@@ -28,6 +28,11 @@ from jaxscore.systems.perplexity.report import report, without_spaces
 from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
 from jaxscore.text.whole_words import lacks_spaces
 
+WIDE = 2048  # tokens of a window, beyond which attention takes most of a CPU's time
+TOO_WIDE = (
+    "windows read up to {length} tokens, the model's positions, and on a CPU most of the time goes "
+    "into attention to them: --max-length 512 is faster, and its tokens have less context"
+)
 TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
 UNITS = {"token": "n_scored", "byte": "n_bytes", "word": "n_words"}
 COUNTS = ("n_tokens", "n_scored", "n_bytes", "n_words", "n_windows")
@@ -53,7 +58,8 @@ class Settings(IntervalSettings):
         None,
         least=1,
         metavar="N",
-        help="tokens that a window reads (default: the model's positions)",
+        help="tokens that a window reads (default: the model's positions; on a CPU fewer, such as "
+        "512, are faster)",
     )
     stride: int | None = flag(
         None, least=1, metavar="N", help="tokens that a window scores (default: --max-length)"
@@ -288,10 +294,15 @@ class Perplexity(System):
         windows = _windows(settings, lm.capabilities)
         lm.about.update(windows)
         audit = window_bos.Audit(lm, windows["max_length"], settings.seed)
+        longest = 0
         with lm.timed():
             for document in score_documents(lm, items, audit=audit, **windows):
+                longest = max(longest, document.n_tokens)
                 yield _record(document)
             lm.counts.update(audit.counts())
+        is_on_cpu = lm.engine.model.devices.platform == "cpu"
+        if is_on_cpu and settings.max_length is None and longest > WIDE:
+            lm.warnings[TOO_WIDE.format(length=min(longest, windows["max_length"]))] += 1
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Means per token, byte and word over the scored documents together."""

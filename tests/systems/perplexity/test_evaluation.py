@@ -164,6 +164,18 @@ def test_settings(scorers, settings, message):
     assert message in str(caught.value)
 
 
+def test_wide_windows_on_a_cpu_are_said_to_be_slow(scorers, monkeypatch):
+    monkeypatch.setattr(perplexity, "WIDE", 16)
+    texts = [WORDS, WORDS * 3]
+    scorer = scorers("tiny-llama3")
+    [remark] = evaluate("perplexity", scorer, texts).remarks
+    n_tokens = len(scorer.encoder.tokenizer(WORDS * 3)["input_ids"]) - 1
+    assert f"windows read up to {n_tokens} tokens" in remark
+    assert "--max-length 512" in remark
+    assert evaluate("perplexity", scorer, texts, max_length=20).remarks == []
+    assert evaluate("perplexity", scorer, ["The cat"]).remarks == []
+
+
 def test_stride_longer_than_given_windows_is_refused_without_a_model():
     with pytest.raises(InputError, match="stride is 9, and a window reads 8 tokens"):
         perplexity.Settings(max_length=8, stride=9)
