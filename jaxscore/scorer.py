@@ -214,7 +214,7 @@ class Scorer:
             accept_config: unhandled keys of config.json that, as the caller asserts, do not affect
                 results. They are ignored and recorded.
             prefix_token_id: a token before each text in place of the tokenizer's BOS. Without BOS
-                the first token of a text has no probability.
+                the first token of a text is not scored.
             chat_template_args: values of the chat template's variables, such as
                 `{"enable_thinking": False}`.
             generates: `mesh="auto"` reserves memory for KV caches of generated text.

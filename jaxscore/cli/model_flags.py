@@ -162,7 +162,7 @@ class ModelSpec:
         metavar="ID",
         help="a token before each text in place of the tokenizer's BOS, such as the EOS, which "
         "lm-evaluation-harness takes where there is no BOS (default: the BOS that the tokenizer "
-        "writes; without one the first token of a text has no probability)",
+        "writes; without one the first token of a text is not scored)",
     )
     chat_template_arg: list[str] = advanced(
         [],

@@ -41,8 +41,8 @@ def lacks_spaces(beginning: str, n_bytes: int, n_words: int) -> bool:
     """Return True if a text does not separate its words, so that numbers per word are void.
 
     Args:
-        beginning: of the text, which shows its script.
-        n_bytes, n_words: of the whole text; words are what spaces separate.
+        beginning: the first characters, which show its script.
+        n_bytes, n_words: size of the whole text; words are what spaces separate.
     """
     word = n_bytes / n_words
     is_unspaced = 2 * len(NEVER_SPACED.findall(beginning)) > sum(map(str.isalpha, beginning))

@@ -20,7 +20,7 @@ LOCAL = CASES / "models" / MODEL
 TEXTS = (
     {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo", "gold": 1},
     {"continuation": "The cat ran"},
-    {"id": "empty", "context": "The cat", "continuation": ""},
+    {"id": "short", "context": "The cat", "continuation": "s"},
     {"id": "é", "context": "ANSWER: ", "continuation": "À São Tomé"},
 )
 UNKNOWN = ["token_ids", "entropy", "self_certainty", "mean_entropy", "mean_self_certainty"]
