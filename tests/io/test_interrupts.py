@@ -240,9 +240,7 @@ def command_of(system, folder, output, *, n=6000):
         for k in range(n):
             head, tail = (" ".join(words[(k * m) % 390 :][:10]) for m in (3, 7))
             item = {"context": head, "continuation": f" {tail}"}
-            if system == "perplexity":
-                item = {"text": f"{head} {tail}"}
-            elif system == "choose":
+            if system == "choose":
                 item = {"context": head, "options": [f" {tail}", " no"]}
             file.write(json.dumps({"id": k, **item}) + "\n")
     model = CASES / "models/tiny-gpt2"
@@ -261,10 +259,7 @@ def run_code(code, *words):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    "system",
-    ["score", *(pytest.param(x, marks=pytest.mark.slow) for x in ("perplexity", "choose"))],
-)
+@pytest.mark.parametrize("system", ["score", pytest.param("choose", marks=pytest.mark.slow)])
 def test_after_ctrl_c_nothing_is_read_planned_or_sent(tmp_path, system):
     """While texts are tokenized, long before all of them are read."""
     code, out, err = run_code(PRESSES, "texts", 600, *command_of(system, tmp_path, "out.jsonl"))
@@ -276,7 +271,7 @@ def test_after_ctrl_c_nothing_is_read_planned_or_sent(tmp_path, system):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["score", "perplexity", "choose"])
+@pytest.mark.parametrize("system", ["score", "choose"])
 def test_after_ctrl_c_sent_batches_are_kept_and_the_same_command_goes_on(tmp_path, system):
     whole = command_of(system, tmp_path, "whole.jsonl", n=600)
     assert run_code(PRESSES, "never", 0, *whole)[0] == 0

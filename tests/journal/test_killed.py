@@ -23,7 +23,7 @@ from tests.journal.fork_server import Command
 
 pytestmark = pytest.mark.slow
 
-KILLS, A_CHAIN = 20, 5
+KILLS, A_CHAIN = 10, 5
 N_REQUESTS = 1500
 
 

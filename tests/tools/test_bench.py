@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import ROOT
 from tools import bench
-from tools.benchmarks import devices, random_llama, replace, shards, stream, top
+from tools.benchmarks import devices, host, random_llama, replace, shards, stream, top
 
 
 @pytest.mark.slow
@@ -178,14 +178,23 @@ def test_two_models_at_once(capsys):
 
 
 @pytest.mark.slow
-def test_the_host_against_a_device_that_computes_nothing(capsys):
-    assert bench.main(["--small", "--turns", "1", "host", "--against", str(ROOT)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    reported = [line.split() for line in lines if line.startswith(("  here", "  against"))]
-    assert [line[0] for line in reported] == ["here", "against"] * 7
-    assert all(float(line[1]) > 0 for line in reported)
-    assert sum("device busy" in line for line in lines) == 6  # of three kinds of work
-    assert sum(line.startswith("  ratio") for line in lines) == 7
+def test_the_host_against_a_device_that_computes_nothing(monkeypatch, capsys):
+    """Run each kind of work once, in a process for each, and one of them against a version."""
+    once = {kind.work: kind for kind in reversed(host.KINDS)}.values()
+    for kinds, flags, versions in (
+        (once, (), ["here"]),
+        (host.KINDS[:1], ("--against", str(ROOT)), ["here", "against"]),
+    ):
+        monkeypatch.setattr(host, "KINDS", tuple(kinds))
+        assert bench.main(["--small", "--turns", "1", "host", *flags]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        reported = [line.split() for line in lines if line.startswith(("  here", "  against"))]
+        assert [line[0] for line in reported] == versions * len(kinds)
+        assert all(float(line[1]) > 0 for line in reported)
+        n_limited = sum(kind.rate < host.ENDLESS for kind in kinds)
+        assert sum("device busy" in line for line in lines) == n_limited * len(versions) > 0
+        n_ratios = sum(line.startswith("  ratio") for line in lines)
+        assert n_ratios == (len(kinds) if flags else 0)
 
 
 @pytest.mark.slow
