@@ -191,7 +191,7 @@ def values(command: Command, words: Sequence[str], config: Any = None) -> argpar
 
 
 def _check_flags(command: Command, words: Sequence[str]) -> None:
-    """Print a help page, and refuse unknown flags and those that the command has no use for."""
+    """Print a help page; refuse unknown flags and those that the command does not take."""
     options, refused = command.by_name, REFUSED.get(command.name, {})
     for word in _before_dashes(words):
         name = word.partition("=")[0]

@@ -32,7 +32,7 @@ MOST_SETTINGS = 8  # on stdout; the report lists all
 
 @dataclasses.dataclass(kw_only=True)
 class Flags:
-    """The flags of `compare` beside its settings."""
+    """The flags of `compare` that are not settings."""
 
     a: Path = flag(is_positional=True, metavar="A", help="a finished run")
     others: list[Path] = flag(

@@ -51,7 +51,7 @@ each command is printed, to be tried again with other flags.
 
 @dataclasses.dataclass(kw_only=True)
 class Flags:
-    """The flags of `demo` beside those of the model."""
+    """The flags of `demo` in addition to those of the model."""
 
     output_dir: Path = flag(
         Path("jaxscore-demo"),
