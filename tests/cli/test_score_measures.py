@@ -150,7 +150,8 @@ def test_a_table_and_a_summary(run, place):
     )
     for one in records(folder):
         assert "min_k" in one
-        assert not {"rank", "words", "word_surprisal"} & one.keys()
+        assert not {"rank", "tokens"} & one.keys()
+        assert len(one["words"]) == len(one["word_surprisal"])
 
 
 @pytest.mark.slow
