@@ -32,7 +32,7 @@ from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import System, item_fields, table_columns
+from jaxscore.shell.system import System, id_field, item_fields, table_columns
 from jaxscore.version import VERSION
 
 FACTS = "facts"  # field of a manifest: `Facts.to_json`
@@ -70,7 +70,7 @@ class Setup:
             system, system.settings(**settings_flags.values(args, system.settings))
         )
         self.about = settings_flags.about_files(args, system.settings, self.files_read)
-        self._endpoint = None
+        self._endpoint: Any = None
         if isinstance(self.settings, PromptSettings):
             self._endpoint = api_endpoint(args, args.api_base, self.settings)
         self.scorer: Any = None
@@ -83,6 +83,8 @@ class Setup:
             model: its name; None for --model.
         """
         args, needs = self._args, self._system.needs(self.settings)
+        if (load_source := getattr(args, "load_source", None)) is not None:
+            self._endpoint = load_source(args)
         if needs and self._endpoint is None:
             generates, name = "generates" in needs, str(model or args.model)
             self.scorer = model_flags.load_scorer(args, name, *files, generates=generates)
@@ -248,7 +250,8 @@ def scratch(output: Path) -> Iterator[Records]:
 
 def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str, str]:
     """Columns of a table -> their types."""
-    return table_columns(system, settings) | ({"id": "string"} if has_text_ids else {})
+    ids = {id_field(system) or "id": "string"} if has_text_ids else {}
+    return table_columns(system, settings) | ids
 
 
 def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:

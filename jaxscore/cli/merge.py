@@ -44,7 +44,7 @@ from jaxscore.io.manifest import (
     read_manifest,
     remove_manifest,
 )
-from jaxscore.io.records import METADATA, make_column, parse_cell
+from jaxscore.io.records import JSON, METADATA, make_column, parse_cell
 from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, read_csv, read_table
 from jaxscore.io.upload import Upload
@@ -276,7 +276,9 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
             # The writer's own column is the last; next to a user's table there is none.
             extra = row.pop("extra") if [*row][-1:] == ["extra"] else None
             record = {
-                name: parse_cell(value, types.get(name, "string")) if form in DELIMITERS else value
+                name: parse_cell(value, types.get(name, "string"))
+                if form in DELIMITERS or (value and types.get(name) == JSON)
+                else value
                 for name, value in row.items()
             }
             if not record.get("error"):

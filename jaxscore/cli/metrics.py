@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import messages, outputs, results
+from jaxscore.cli import execute, messages, outputs, results, shards
 from jaxscore.cli.app import Command
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, one_line
@@ -35,7 +36,9 @@ class Flags(messages.Quiet):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate each folder."""
+    """Evaluate each folder, or the records of files."""
+    if results.takes_files(args):
+        return shards.run(args)
     found = _MetricsRun(args)
     refused = results.each(args, found.evaluate)
     return found.close(refused)
@@ -208,6 +211,11 @@ def _check_unchanged(path: Path, made_of: Mapping[str, str | None]) -> None:
 COMMAND = Command(
     "metrics",
     f"{inspect.getdoc(metrics.SYSTEM)}\n",
-    [*results.folder_options("evaluate"), *options_of(Flags)],
+    [
+        *results.folder_options(metrics.SYSTEM, "evaluate"),
+        *options_of(Flags),
+        *options_of(shards.ShardFlags, omitted=("force",)),
+    ],
     run,
+    {"run_file": functools.partial(execute.run, metrics.SYSTEM)},
 )

@@ -24,16 +24,18 @@ from jaxscore.io.streams import form_of, refuse_compressed
 from jaxscore.io.tables import DELIMITERS, is_dataset, open_batches
 
 NOTHING: Mapping[str, str] = {}
+JSON = "json"  # the type of a column of objects, as text
+INDEX = "index"  # the first field of records without an id
 TOGETHER = 1024  # records per row group, which bounds a reader's memory
 
 
 def field_type(kind: str) -> Any:
-    """Arrow's type of a name, in brackets for a list: `[[float32]]` is `list<list<float>>`."""
+    """Arrow's type of a name: `[[float32]]` is `list<list<float>>`, `json` is its text."""
     import pyarrow
 
     if kind.startswith("["):
         return pyarrow.list_(field_type(kind[1:-1]))
-    return getattr(pyarrow, kind)()
+    return getattr(pyarrow, "string" if kind == JSON else kind)()
 
 
 def is_nested(kind: str) -> bool:
@@ -56,6 +58,8 @@ def make_column(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> A
         return pyarrow.array(rows, type_)
     if kind.startswith("["):
         return _lists(values, type_)
+    if kind in ("string", JSON):  # an id may be a number
+        values = [None if value is None else cell_of(value) for value in values]
     if kind.startswith("float"):  # JSON has infinities as text
         values = [float(value) if isinstance(value, str) else value for value in values]
     return pyarrow.array(values, type_)
@@ -234,7 +238,10 @@ def record_writer(
             yield write
     elif kind in DELIMITERS:
         flat = [name for name, type_ in columns.items() if not is_nested(type_)]
-        delimiter, names = DELIMITERS[kind], list(dict.fromkeys(["id", *flat, "error"]))
+        delimiter, names = (
+            DELIMITERS[kind],
+            [*dict.fromkeys([*_id_column(columns), *flat, "error"])],
+        )
         file.write(csv_line([*names, "extra"], delimiter))
 
         def write_row(record: Mapping[str, Any]) -> None:
@@ -248,6 +255,11 @@ def record_writer(
             file.buffer.write(json_line(record))
 
         yield write_line
+
+
+def _id_column(columns: Mapping[str, str], type_: str = "string") -> dict[str, str]:
+    """Return the column of the ids with its type; none if the records have an index."""
+    return {} if INDEX in columns else {"id": type_}
 
 
 def cell_of(value: Any) -> str:
@@ -272,6 +284,8 @@ def parse_cell(text: str, kind: str) -> Any:
         return text
     if not text:
         return None
+    if kind == "int64" and not text.lstrip("-").isdecimal():
+        return text  # an index with the name of its shard
     return float(text) if kind.startswith("float") else orjson.loads(text)
 
 
@@ -322,9 +336,9 @@ def parquet_writer(
         ) from None
     if rows is None:
         flat = {name: type_ for name, type_ in columns.items() if not is_nested(type_)}
-        columns = {"id": "string", **flat, "error": "string", "extra": "string"}
+        columns = {**_id_column(columns), **flat, "error": "string", "extra": "string"}
     else:
-        columns = {"id": "int64", **columns, "error": "string"}
+        columns = {**_id_column(columns, "int64"), **columns, "error": "string"}
         if "id" in replaced:
             source = rows.schema.field(replaced["id"]).type
             columns["id"] = columns["id"] if pyarrow.types.is_integer(source) else "string"
@@ -340,7 +354,7 @@ def parquet_writer(
             schema = schema.with_metadata({**(schema.metadata or {}), **metadata()} or None)
             writer = parquet.ParquetWriter(file, schema)
         records = waiting
-        if has_text_ids:
+        if has_text_ids and INDEX not in columns:
             records = [{**record, "id": str(record["id"])} for record in waiting]
         if not records:
             return

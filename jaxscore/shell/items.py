@@ -90,7 +90,9 @@ class Items(Sequence[Any]):
             if place in self._undrawn:
                 continue
             number = f"{self._prefix}{row.number}" if self._prefix else row.number
-            yield read_entry(self._system, row.item, number, row.where, self._reserved)
+            yield read_entry(
+                self._system, row.item, number, row.where, self._reserved, is_row=self.is_file
+            )
 
     def require_usable(self, *, all_of_them: bool = False) -> None:
         """Refuse an input without a usable item, or with an unusable one.
@@ -238,7 +240,13 @@ def scored(
 
 
 def read_entry(
-    system: System, value: Any, number: int | str, where: str, reserved: Collection[str]
+    system: System,
+    value: Any,
+    number: int | str,
+    where: str,
+    reserved: Collection[str],
+    *,
+    is_row: bool = False,
 ) -> Entry:
     """One item from an object, which may be an `Entry` already if it is unusable.
 
@@ -246,6 +254,7 @@ def read_entry(
         number: the id of an item without `id`, such as its line or place from 1.
         where: file and line, for messages.
         reserved: names that its other fields may not have.
+        is_row: it is of a file, whose other fields the record has even without an id.
     """
     if isinstance(value, Entry):
         return value
@@ -257,6 +266,7 @@ def read_entry(
     id: str | int = number
     extra: dict[str, Any] = {}
     has_ids = id_field(system) == "id"
+    has_extra = has_ids or is_row
     try:
         if not isinstance(value, dict):
             raise InputError(f"{where}: found {json_kind(value)}, expected an object")
@@ -264,7 +274,7 @@ def read_entry(
             id = require_field(value, "id", (str, int), where)
             if Path(where).name != str(id):  # a file that is one item is called by its path
                 name = f"{where} (id {one_line(str(id), SHOWN)})"
-        if has_ids:
+        if has_extra:
             known = item_fields(system)
             extra = json_fields({k: v for k, v in value.items() if k not in known}, where)
         if clashing := sorted(extra.keys() & reserved):
@@ -274,7 +284,7 @@ def read_entry(
         return Entry(name, id, item_of(system.item, value, where), None, extra)
     except InputError as problem:
         extra = {}
-        if has_ids and system.layout is None and isinstance(value, dict):
+        if has_extra and system.layout is None and isinstance(value, dict):
             declared = {*reserved, *system.record.__annotations__}
             with contextlib.suppress(InputError):  # the problem itself
                 extra = json_fields({k: v for k, v in value.items() if k not in declared}, where)
@@ -396,6 +406,9 @@ def list_fields(system: System, settings: Settings) -> tuple[str, ...]:
     own = (
         name
         for name, hint in hints.items()
-        if any(typing.get_origin(part) in (tuple, list) for part in (hint, *typing.get_args(hint)))
+        if any(
+            typing.get_origin(part) in (tuple, list, Sequence)
+            for part in (hint, *typing.get_args(hint))
+        )
     )
     return (*own, *settings.list_fields)
