@@ -65,6 +65,8 @@ class Setup:
         self.inputs = (*inputs, *self._files.values())
         if args.output is not None:
             outputs.check_outputs([args.output], *self.inputs)  # before one of them is read
+            if not args.part.prefix:  # a shard has the name of its input
+                outputs.check_ending(args.output, () if system.layout else (".jsonl", *TABLE_FORMS))
         self.files_read = InputFiles(self.inputs)
         self.settings: Any = with_examples(
             system, system.settings(**settings_flags.values(args, system.settings))
@@ -181,7 +183,7 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
     A default name says --limit, so that it replaces no result of all items.
 
     Raises:
-        InputError: the name ends like a table's.
+        InputError: it is the name of an input.
     """
     if system.layout is None:
         return args.output
@@ -190,10 +192,7 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
         ending = ending_of(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
-    path: Path = args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
-    if form_of(path) in (".jsonl", *TABLE_FORMS):
-        raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
-    return path
+    return args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
 
 
 def report_files(
@@ -268,13 +267,14 @@ def write_records(
     source: Path | None,
     metadata: Any = dict,
     replaced: Mapping[str, str] = NOTHING,
+    header: Sequence[str] = (),
 ) -> None:
     """Write all records in the form of an output.
 
     Args:
-        source: the input, whose columns a Parquet file has too.
+        source: the input, whose columns a table has too.
         metadata: of a Parquet file's schema.
-        replaced: field -> column of another name that it was read from.
+        replaced, header: see `record_writer`.
     """
     system = report.declared
     if system.layout is not None:
@@ -285,7 +285,8 @@ def write_records(
             file.buffer.write(line)
         return
     fields = item_fields(system)
-    with record_writer(output, file, columns, source, fields, metadata, replaced) as write:
+    described = fields, metadata, replaced, header
+    with record_writer(output, file, columns, source, *described) as write:
         for record in report.records:
             write(record)
 

@@ -18,6 +18,7 @@ from jaxscore.cli.finished_outputs import (
     Finished,
     are_made_alike,
     opened_table,
+    other_columns,
     parse_line,
     verified,
 )
@@ -99,9 +100,12 @@ def run(args: argparse.Namespace) -> int:
         upload = Upload(args.output, manifest_path(args.output))
     reports = _report_files(args, listed, system)
     check_forms(shards, args.output)
+    header: list[str] = []
     with atomic(args.output) as file, execute.scratch(args.output) as records:
         for shard in shards:
             with verified(shard) as path:
+                if form_of(path) in DELIMITERS:
+                    header = check_header(shard, path, shards[0], header)
                 add_records(records, path, system, settings)
         for shard in empty:
             with verified(shard):
@@ -113,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
                     _write_table(file.buffer, shards, report)
                 else:
                     columns = execute.columns_of(system, settings, has_text_ids=True)
-                    execute.write_records(file, args.output, report, columns, None)
+                    execute.write_records(file, args.output, report, columns, None, header=header)
                 write_reports(report)
                 _ = report.found, report.decisions
             except UNREADABLE as problem:
@@ -284,6 +288,22 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
             if not record.get("error"):
                 record.pop("error", None)
             yield {**record, **(json.loads(extra) if extra else {})}
+
+
+def check_header(shard: Finished, path: Path, first: Finished, expected: list[str]) -> list[str]:
+    """Return the columns of a text table; none if it has `extra` in place of the input's.
+
+    Args:
+        expected: those of the first shard; empty before it.
+
+    Raises:
+        InputError: the shard has other columns than the first one.
+    """
+    names = [*next(iter(read_csv(path)))[1]]
+    header = [] if names[-1] == "extra" else names
+    if shard is not first and header != expected:
+        raise other_columns(shard, ", ".join(names), first, ", ".join(expected))
+    return header
 
 
 def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:

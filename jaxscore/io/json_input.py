@@ -165,7 +165,9 @@ def _raw_lines(path: Path, expected: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _not_utf8(path: Path, line: int, column: int) -> InputError:
-    return InputError(f"{path}:{line}: byte {column} is not UTF-8; save the file as UTF-8")
+    return InputError(
+        f"{path}:{line}: byte {column} is not UTF-8; save the file as UTF-8 (in Excel: CSV UTF-8)"
+    )
 
 
 def check_encoding(path: Path, start: bytes | bytearray) -> None:
@@ -387,6 +389,8 @@ def require_field(
     """
     value = item.get(name)
     allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+    if int in allowed and float not in allowed and isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas makes a column with a missing value float
     good = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
     if good and name in item:
         return value

@@ -10,6 +10,7 @@ Columns of Parquet are typed, and follow those of the user's table:
 import contextlib
 import csv
 import io
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,10 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 import orjson
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, NoItems
 from jaxscore.io.json_output import extra_fields, json_line, json_number, to_json_value
 from jaxscore.io.streams import form_of, refuse_compressed
-from jaxscore.io.tables import DELIMITERS, is_dataset, open_batches
+from jaxscore.io.tables import DELIMITERS, is_dataset, open_batches, read_csv
 
 NOTHING: Mapping[str, str] = {}
 JSON = "json"  # the type of a column of objects, as text
@@ -212,6 +213,7 @@ def record_writer(
     repeated: Collection[str] = ("id",),
     metadata: Callable[[], Mapping[str, str]] = dict,
     replaced: Mapping[str, str] = NOTHING,
+    header: Sequence[str] = (),
 ) -> Iterator[Write]:
     """Open a function that writes one record per call.
 
@@ -219,11 +221,12 @@ def record_writer(
         path: its ending decides the format, see `FORMS`.
         file: open file of that name; a table is complete when the block ends.
         columns: columns of a table, see `parquet_writer`; JSONL has all fields of a record.
-        source: the input, with an item for each record. If both are Arrow tables, the output has
-            the input's columns too.
+        source: the input, with an item for each record. If both are Arrow tables, or both are text
+            tables, the output has the input's columns too.
         repeated: fields of the input that the records repeat.
         metadata: gives what the schema of a Parquet file says, at its first rows.
         replaced: field -> column of another name that it was read from.
+        header: columns of a text table, if the records have those of the user's table.
 
     Raises:
         InputError: the output is Parquet and pyarrow is not installed.
@@ -237,16 +240,23 @@ def record_writer(
         ):
             yield write
     elif kind in DELIMITERS:
+        delimiter, user_rows = DELIMITERS[kind], _text_rows(source)
+        first: dict[str, str] = next(user_rows, {})
+        user_rows = itertools.chain([first], user_rows)
         flat = [name for name, type_ in columns.items() if not is_nested(type_)]
-        delimiter, names = (
-            DELIMITERS[kind],
-            [*dict.fromkeys([*_id_column(columns), *flat, "error"])],
-        )
-        file.write(csv_line([*names, "extra"], delimiter))
+        names = [*(header or dict.fromkeys([*first, *_id_column(columns), *flat, "error"]))]
+        has_extra = not (first or header)
+        file.write(csv_line([*names, "extra"] if has_extra else names, delimiter))
 
         def write_row(record: Mapping[str, Any]) -> None:
-            cells = [cell_of(record.get(name)) for name in names]
-            file.write(csv_line([*cells, extra_fields(record, names) or ""], delimiter))
+            cells = dict.fromkeys(names, "") | next(user_rows, {})
+            cells |= {
+                name: cell_of(value)
+                for name, value in record.items()
+                if name not in first or name in replaced or columns.get(name, "string") != "string"
+            }
+            extra = [extra_fields(record, names) or ""] if has_extra else []
+            file.write(csv_line([*(cells[name] for name in names), *extra], delimiter))
 
         yield write_row
     else:
@@ -255,6 +265,13 @@ def record_writer(
             file.buffer.write(json_line(record))
 
         yield write_line
+
+
+def _text_rows(source: Path | None) -> Iterator[dict[str, str]]:
+    """Yield the rows of a text table; none of another file, or of a table without a row."""
+    if source is not None and form_of(source) in DELIMITERS:
+        with contextlib.suppress(NoItems):
+            yield from (row for _, row in read_csv(source))
 
 
 def _id_column(columns: Mapping[str, str], type_: str = "string") -> dict[str, str]:
@@ -284,9 +301,10 @@ def parse_cell(text: str, kind: str) -> Any:
         return text
     if not text:
         return None
-    if kind == "int64" and not text.lstrip("-").isdecimal():
-        return text  # an index with the name of its shard
-    return float(text) if kind.startswith("float") else orjson.loads(text)
+    try:
+        return float(text) if kind.startswith("float") else orjson.loads(text)
+    except ValueError:  # an index with the name of its shard, or what the user wrote
+        return text
 
 
 @contextlib.contextmanager
