@@ -26,6 +26,7 @@ from jaxscore.io.manifest import OUTPUTS, output_facts, publish_manifest, remove
 from jaxscore.io.records import METADATA, NOTHING, record_writer
 from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
+from jaxscore.report.counts import counted
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items, read_file, with_examples
@@ -128,6 +129,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     reports = report_files(system, args, output, *setup.inputs)
     files = [output, *reports.paths]
     model_name = _model_name(system, args, items)
+    continuing.check_replaced(system, args, output, model_name)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
     known = (earlier.manifest or {}) if earlier.is_complete else {}
 
@@ -224,7 +226,7 @@ def _model_name(system: System, args: argparse.Namespace, items: Items) -> str |
     if n_others:
         messages.remark(
             args,
-            f"{n_others} items name another {GENERATOR}; all are scored with {name}",
+            f"{counted(n_others, 'items')} with another {GENERATOR}; all are scored with {name}",
         )
     return name
 

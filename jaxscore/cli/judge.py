@@ -47,8 +47,8 @@ class Judges:
     llm: list[str] | None = judge_flag(
         words=ANY,
         metavar=("MODEL", "SHORT"),
-        help="a local Hugging Face folder, a hub id, or `demo`, and its name in the metric "
-        f"(default: the last part of MODEL). Alone: {DEFAULT_MODEL}, metric LLMeval",
+        help="a local Hugging Face folder, a GGUF file, a hub id, or `demo`, and its name in the "
+        f"metric (default: the last part of MODEL). Alone: {DEFAULT_MODEL}, metric LLMeval",
         also=(
             Flag(
                 names=("--model",),

@@ -49,6 +49,7 @@ from jaxscore.io.records import JSON, METADATA, make_column, parse_cell
 from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, read_csv, read_table
 from jaxscore.io.upload import Upload
+from jaxscore.report.counts import counted
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
 from jaxscore.shell.flags import flag, options_of
@@ -140,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     files = [args.output, *reports.paths]
     files.append(execute.write_manifest(flags, args.output, report, facts, reports.paths))
     n_files = len(shards) + len(empty)
-    code = messages.close(args, report, files, of_files=f" of {n_files} files")
+    code = messages.close(args, report, files, of_files=f" of {counted(n_files, 'files')}")
     if upload is not None:
         upload.finish()
     return messages.print_failures([(name, "is not finished") for name in missing]) or code

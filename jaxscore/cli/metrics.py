@@ -16,6 +16,7 @@ from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.manifest import read_manifest
+from jaxscore.report.counts import counted
 from jaxscore.shell.evaluate import evaluate
 from jaxscore.shell.flags import flag, options_of
 from jaxscore.systems.rag import experiment_folder, metrics, retrieval_runs
@@ -175,12 +176,14 @@ class _MetricsRun:
         """Print the closing block and give the exit code."""
         skipped = f", {self._n_skipped} skipped: the metrics exist" if self._n_skipped else ""
         ranges = [
-            f"{name}: means from {min(means):.4f} to {max(means):.4f} over {len(means)} folders"
+            f"{name}: means from {min(means):.4f} to {max(means):.4f} over "
+            f"{counted(len(means), 'folders')}"
             for name, means in self._means.items()
             if means
         ]
         return messages.print_closing_block(
-            done=f"{self._n_records} records in {self._n_folders} folders{skipped}",
+            done=f"{counted(self._n_records, 'records')} in "
+            f"{counted(self._n_folders, 'folders')}{skipped}",
             failures=[*refused, *self._failures],
             results=self._headlines if self._n_folders == 1 else ranges,
             files=self._files,

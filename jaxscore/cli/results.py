@@ -14,6 +14,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.records import FORMS, csv_line
 from jaxscore.io.streams import is_stream
 from jaxscore.io.tables import is_dataset
+from jaxscore.report.counts import counted
 from jaxscore.shell.flags import Flag, flag, options_of
 from jaxscore.shell.system import System, item_fields
 from jaxscore.systems.rag import experiment_folder, results_table
@@ -94,7 +95,7 @@ def takes_files(args: argparse.Namespace) -> bool:
             )
     if args.column:
         raise InputError(f"--column {args.column[0]}: only with --input FILE and --output FILE")
-    args.folder = next(iter((*folders, *args.input)), None)
+    args.folder, args.input = next(iter((*folders, *args.input)), None), None
     return False
 
 
@@ -179,9 +180,11 @@ def run(args: argparse.Namespace) -> int:
     manifest = outputs.write_own_manifest(args, path, {"failed": len(failures)}, [path])
     print(results_table.markdown(table))
     return messages.print_closing_block(
-        done=f"{len(table)} folders",
+        done=counted(len(table), "folders"),
         failures=failures,
-        results=[f"a table of {len(table)} folders and {len(table[0])} columns"],
+        results=[
+            f"a table of {counted(len(table), 'folders')} and {counted(len(table[0]), 'columns')}"
+        ],
         files=[path, manifest],
     )
 
@@ -195,7 +198,7 @@ def _path(args: argparse.Namespace) -> Path:
     if is_stream(output) or (output.suffix.lower() == ".csv" and not output.is_dir()):
         return output
     folder: Path = args.experiments_folder
-    name = str(folder).replace("/", "_")
+    name = str(folder).replace("../", "").lstrip(".").replace("/", "_")  # hidden otherwise
     if not folder.name.strip("."):  # `.` and `..` say nothing
         name = folder.resolve().name or "experiments"
     if args.split != DEFAULT_SPLIT:

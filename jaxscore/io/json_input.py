@@ -311,6 +311,11 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 f"{where}: found a JSON array, expected JSONL: one object a line, "
                 "without brackets around them or commas between"
             )
+        if not n_objects and path.suffix.lower() in TEXTS and not text.lstrip().startswith("{"):
+            raise InputError(
+                f"{where}: found plain text, expected one JSON object a line, such as "
+                '{"continuation": "…"}; perplexity takes a plain text as one document'
+            )
         n_objects += 1
         yield number, _parse_object(text, where)
     _check_found(path, n_objects)
@@ -356,6 +361,7 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
+TEXTS = (".txt", ".md", ".text")  # endings of plain texts
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 # Without NaN and infinities. Made once: making it takes as long as reading a short line.
 STRICT = json.JSONDecoder(parse_constant=_refuse)

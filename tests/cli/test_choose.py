@@ -45,7 +45,7 @@ def test_the_documented_files(run, place):
     assert report["settings"]["pmi_context"] == "Answer:"
     page = (folder / "out.jsonl.report.md").read_text("utf-8")
     assert page.startswith("# Multiple choice: ")
-    assert "## Failed: 1 items, in no mean" in page
+    assert "## Failed: 1 item, in no mean" in page
     manifest = strict((folder / "out.jsonl.run.json").read_text("utf-8"))
     assert (manifest["command"], manifest["failed"]) == ("choose", 1)
 

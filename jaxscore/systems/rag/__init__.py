@@ -21,6 +21,7 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
+from jaxscore.report.counts import counted
 from jaxscore.shell.fields import PAIRED
 from jaxscore.shell.items import Entry, Items, read_entry
 from jaxscore.shell.system import Record, Summary, System
@@ -269,14 +270,14 @@ def _headline(kind: str, summary: Mapping[str, Any]) -> str:
         if not summary["n"]:
             return "no pair was judged"
         rates = (f"{name} {one['percent']:.1f} %" for name, one in summary["rates"].items())
-        return f"{', '.join(rates)} over {summary['n']} records"
+        return f"{', '.join(rates)} over {counted(summary['n'], 'records')}"
     if summary["mean"] is None:
         return "no record was judged"
     low, high = summary["interval"]
     span = "" if low is None else f" [{low:.5f}, {high:.5f}]"
     outside = summary.get("outside")
     rest = "" if outside is None else f", {outside:.4f} of the probability outside the labels"
-    return f"{summary['mean']:.5f}{span} over {summary['n']} records{rest}"
+    return f"{summary['mean']:.5f}{span} over {counted(summary['n'], 'records')}{rest}"
 
 
 def metric_means(metric: str, details: Mapping[str, Any]) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 from jaxscore.analysis import lexical
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
+from jaxscore.report.counts import counted
 from jaxscore.shell.fields import PAIRED, Decision, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings as BaseSettings
@@ -156,7 +157,7 @@ class Metrics(RecordSystem):
         }
         means = ", ".join(f"{name} {one.mean:.4f}" for name, one in numbers.items() if good)
         return Summary(
-            headline=f"{means} over {len(good)} records"
+            headline=f"{means} over {counted(len(good), 'records')}"
             if good
             else "no record is left to evaluate",
             numbers=numbers,
