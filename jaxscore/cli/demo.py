@@ -45,7 +45,8 @@ people and places that the model never saw in training, so what it knows of them
 it reads in the prompt.
 
 The inputs are copied to --output-dir, where the commands leave their reports;
-each command is printed, to be tried again with other flags.
+each command is printed, to be tried again with other flags. The pages for a
+browser are listed last.
 """
 
 
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         done=f"{commands.n} commands",
         failures=commands.failures,
         results=[f"{len(rows) - 1} measures, in the table above"],
-        files=[folder],
+        files=[folder, *sorted(folder.rglob("*.html"))],
         scorer=scorer,
         seconds=time.perf_counter() - started,
     )

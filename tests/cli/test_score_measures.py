@@ -180,10 +180,22 @@ def test_a_failed_text_has_none_and_a_run_goes_on_with_its_journal(run, place):
         (("--measures", "min_k", "--min-k", "0"), "min_k is 0.0, expected above 0 and at most 1"),
         (("--measures", "min_k", "--min-k", "nan"), "--min-k: nan, expected a finite number"),
         (("--unit", "letter"), "'letter', expected one of"),
-        (("--measures", "rank", "--min-k", "0.3"), "min_k is 0.3, and without min_k or min_k_pp"),
-        (("--measures", "rank", "--top-k", "3"), "top_k is 3, and without top_k nothing reads it"),
-        (("--log-base", "e"), "log_base is 'e', and without unit \"word\" nothing reads it"),
-        (("--leading-blank", "skip"), "leading_blank is 'skip', and without unit"),
+        (
+            ("--measures", "rank", "--min-k", "0.3"),
+            "min_k is 0.3, which has no effect without --measures min_k",
+        ),
+        (
+            ("--measures", "rank", "--top-k", "3"),
+            "top_k is 3, which has no effect without --measures top_k",
+        ),
+        (
+            ("--log-base", "e"),
+            "log_base is 'e', which has no effect without --unit word",
+        ),
+        (
+            ("--leading-blank", "skip"),
+            "leading_blank is 'skip', which has no effect without --unit",
+        ),
     ],
 )
 def test_what_is_refused(run, place, words, message):
