@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
                     columns = execute.columns_of(system, settings, has_text_ids=True)
                     execute.write_records(file, args.output, report, columns, None, header=header)
                 write_reports(report)
-                _ = report.found, report.decisions
+                _ = report.found, report.findings, report.decisions
             except UNREADABLE as problem:
                 raise unreadable(args.folder, shards, report, problem) from problem
             remove_manifest(args.output)
