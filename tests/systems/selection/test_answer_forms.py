@@ -127,7 +127,7 @@ def test_forms_of_an_answer_to_a_numeric_question(response, answer):
 
 @pytest.mark.parametrize("fence", ["", "```json\n"])
 def test_json_that_is_cut_off_has_no_answer(fence):
-    cut = '{"reasoning": "Ann works for Sollux.", "answer": "Sollux is based in'
+    cut = '{"reasoning": "Ann works for Sollux. It is based'
     whole = '{"reasoning": "Ann works for Sollux.", "answer": "Oslo"}'
     item = {"model_input": "q", "output": [fence + cut, fence + whole], "gold": "Oslo"}
     chosen = evaluate("select", None, [{**item, "confidence_list": [2.0, 1.0]}], gold="gold")
