@@ -27,6 +27,14 @@ if TYPE_CHECKING:  # importing it imports JAX
 INPUTS = Path(__file__).parent.parent / "demo" / "inputs"
 MARK = ".jaxscore-demo"  # only in folders that a demo made: the next demo may empty them
 # Flags of the demo that change results, so that its commands have them too.
+OF_OTHER_MODELS = (
+    "model",
+    "revision",
+    "lora",
+    "audit_noise",
+    "prefix_token_id",
+    "chat_template_arg",
+)
 PASSED_ON = (
     "device",
     "dtype",
@@ -254,7 +262,7 @@ COMMAND = Command(
     DESCRIPTION,
     [
         *options_of(Flags),
-        *model_options(ScoringSettings, omitted=("model", "revision", "lora", "audit_noise")),
+        *model_options(ScoringSettings, omitted=OF_OTHER_MODELS),
     ],
     run,
 )
