@@ -367,11 +367,25 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
         raise InputError(f"{where}: {problem}") from None
 
 
+# Names that other data sets have for a field.
+LIKELY = {
+    "context": "question prompt query input stem sentence premise",
+    "continuation": "answer sentence text completion response target output",
+    "options": "choices endings answers candidates",
+    "question": "query prompt input",
+    "text": "document content sentence body",
+    "prompt": "question query input instruction",
+    "response": "answer output prediction completion",
+}
+
+
 def _missing(name: str, kinds: tuple[type, ...], value: Mapping[str, Any], where: str) -> str:
     """Return the message about a required field that an object lacks."""
     expected = " or ".join(NAMES[kind] for kind in kinds)
     names = sorted(value)
     similar = [field for field in names if field != "id" and isinstance(value[field], kinds)]
+    likely = LIKELY.get(name, "").split()
+    similar.sort(key=lambda field: field.lower() not in likely)
     hint = f"; if it is {similar[0]!r}, add --column {name}={similar[0]}" if similar else ""
     fields = ", ".join(map(repr, names)) or "none"
     return f'{where}: no field "{name}", expected {expected}; there are {fields}{hint}'
