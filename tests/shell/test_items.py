@@ -234,6 +234,5 @@ def test_a_missing_field_names_the_likely_column(tmp_path, item, column):
 
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps(item) + "\n", encoding="utf-8")
-    items = read_file(choose.SYSTEM, path, choose.Settings())
     with pytest.raises(InputError, match=f"add --column {column}$"):
-        items.require_usable()
+        read_file(choose.SYSTEM, path, choose.Settings())
