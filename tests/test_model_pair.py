@@ -160,6 +160,9 @@ def test_an_adapter_against_its_base(adapted, scorers):
     other = full(scorers("tiny-qwen2", lora=str(lora)))
     report = evaluate("divergence", adapted, TEXTS)
     for item, a, b in zip(report.items, own, other, strict=True):
+        if "error" in item:
+            assert not len(a)
+            continue
         p = np.exp(a)
         kl, cross = (p * (a - b)).sum(axis=1), -(p * b).sum(axis=1)
         got = [value for value in item["kl"] if value is not None]
