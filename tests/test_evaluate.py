@@ -311,7 +311,7 @@ def test_a_noise_audit(scorer):
     [
         ("score", [], "found no requests, expected at least one"),
         ("paths", [], "found no items, expected at least one"),
-        ("paths", [{"question": "?", "paths": [[]]}], "found no path in the 1 items, expected at"),
+        ("paths", [{"question": "?", "paths": [[]]}], "found no path in 1 item, expected at"),
         ("judge", [], "found no records, expected at least one"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
 from jaxscore.io.json_output import Lazy, json_number
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import JOINTS, ON_PAGE_ALONE, WITHOUT_SPACE, Effect, Facts
 from jaxscore.shell.fields import Decision, NoiseFloor, metadata_of
@@ -102,23 +103,23 @@ class Report(Rendered):
     @functools.cached_property
     def remarks(self) -> list[str]:
         """Warnings for a reader of the numbers."""
-        counted = [
+        remarks = [
             _filled(text, {"n": n, **self.facts.counts}) for text, n in self.facts.warnings.items()
         ]
         effect, counts = self.facts.blank, self.facts.counts
         if counts[WITHOUT_SPACE] and (effect is None or not effect.n_answers):
-            counted.append(
+            remarks.append(
                 f"{counts[WITHOUT_SPACE]} of {counts[JOINTS]} requests have no space between "
                 "context and continuation; see --answer-separator"
             )
         warnings = self.found.warnings
-        counted += warnings[:MOST_WARNINGS]
+        remarks += warnings[:MOST_WARNINGS]
         if n := len(warnings[MOST_WARNINGS:]):
-            counted.append(f"and {n} more remarks")
+            remarks.append(f"and {n} more remarks")
         is_audited = self.facts.noise is not None or any(self.facts.boundaries.values())
         if is_audited and self.facts.n_runs > 1:
-            counted.append(AUDITED_PER_FILE.replace("{n}", str(self.facts.n_runs)))
-        return counted
+            remarks.append(AUDITED_PER_FILE.replace("{n}", str(self.facts.n_runs)))
+        return remarks
 
     @functools.cached_property
     def findings(self) -> list[str]:
@@ -141,7 +142,7 @@ class Report(Rendered):
             *own,
             f"With a space before the answer the {title} is {with_blank:.4g} instead of "
             f"{published:.4g}; see --answer-separator ({sampled}; the space raises the "
-            f"probability of {effect.n_raised} of {effect.n_answers} answers{joints})",
+            f"probability of {effect.n_raised} of {counted(effect.n_answers, 'answers')}{joints})",
         ]
 
     @functools.cached_property
@@ -197,7 +198,7 @@ class Report(Rendered):
         if n := audit.get("n_passed_over"):
             left_out += f"; a sample, {n} others are not audited"
         own = next(iter(self.chosen.policies()))
-        lines = [f"{own}: of {audit['n_requests']} requests {changes}{left_out}"]
+        lines = [f"{own}: of {counted(audit['n_requests'], 'requests')} {changes}{left_out}"]
         effect = self.facts.boundary
         if "effect" in audit and effect is not None:
             moved = ", ".join(f"{mean:.4g} ({way})" for way, mean in effect.means.items())

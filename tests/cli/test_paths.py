@@ -143,9 +143,7 @@ def test_no_path_at_all(run, place):
     folder = place({"question": "?", "paths": [[]]})
     code, out, err = run(*flags(folder, "--quiet"))
     assert (code, out) == (2, "")
-    reported = (
-        "in.jsonl: found no path in the 1 items, expected at least one path that is not empty"
-    )
+    reported = "in.jsonl: found no path in 1 item, expected at least one path that is not empty"
     assert reported in err
     assert [one.name for one in folder.iterdir()] == ["in.jsonl"]
 

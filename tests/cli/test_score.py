@@ -270,7 +270,7 @@ def test_quiet_leaves_stdout_as_it_is(run, place):
     reported = [run(*(word for word in quiet if word != "--quiet")), run(*quiet)]
     said = [[line for line in one.out.splitlines() if "done" not in line] for one in reported]
     assert said[0] == said[1]
-    assert "boundary joint: of 1 requests separate would change 1" in said[1]
+    assert "boundary joint: of 1 request separate would change 1" in said[1]
 
 
 @pytest.mark.slow

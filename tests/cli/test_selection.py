@@ -120,7 +120,7 @@ def test_nothing_extractable(run, write):
     assert ran.code == 0
     reported = "fallback, 1 of 1 items: no response has an extractable answer"
     assert reported in ran.out
-    assert "result   0 of 1 items decided by confidence, 1 by fallback" in ran.out
+    assert "result   0 of 1 item decided by confidence, 1 by fallback" in ran.out
     assert "note: item 1 (id i): no response has an extractable answer, so the first" in ran.err
     [one] = result(path.parent / "in-confidence-2.json")
     assert (one["output"], one["confidence"]) == (["no"], -1e9)

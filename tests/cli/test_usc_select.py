@@ -95,4 +95,4 @@ def test_replies_of_which_none_decides(run, tmp_path):
     path.write_text(json.dumps([{"output": ["?"], "responses": ["a"]}]), encoding="utf-8")
     ran = run("usc-select", "--input", path, "--output", tmp_path / "out.json")
     assert ran.code == 0
-    assert "0 of 1 items decided by the reply, 1 by fallback" in ran.out
+    assert "0 of 1 item decided by the reply, 1 by fallback" in ran.out

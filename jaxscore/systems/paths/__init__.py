@@ -237,8 +237,8 @@ class Paths(System):
         items.require_usable(all_of_them=True)
         if not any(path for item in items for path in item.paths):
             raise InputError(
-                f"found no path in the {len(items)} items, expected at least one path that is not "
-                'empty, such as "paths": [["Ada", "born in", "London"]]'
+                f"found no path in {counted(len(items), 'items')}, expected at least one path that "
+                'is not empty, such as "paths": [["Ada", "born in", "London"]]'
             )
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from jaxscore.errors import InputError, NothingUsable
 from jaxscore.io.items import item_label
+from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
@@ -337,8 +338,8 @@ class Selection(LenientSystem):
     def headline(self, numbers: Mapping[str, Any]) -> str:
         """Return the summary in one line."""
         return (
-            f"{numbers['n_decided']} of {numbers['n_items']} items decided by {self.decided_by}, "
-            f"{numbers['n_fallbacks']} by fallback"
+            f"{numbers['n_decided']} of {counted(numbers['n_items'], 'items')} decided by "
+            f"{self.decided_by}, {numbers['n_fallbacks']} by fallback"
         )
 
     def report(self, run: Report) -> Document | None:

@@ -287,5 +287,5 @@ def test_an_example_without_a_path_is_refused(scorers):
 
 
 def test_items_without_a_path_are_refused(scorers):
-    with pytest.raises(InputError, match="found no path in the 1 items, expected at least one"):
+    with pytest.raises(InputError, match="found no path in 1 item, expected at least one"):
         evaluate("paths", scorers("tiny-qwen2"), [item("x", [])])
