@@ -36,7 +36,7 @@ class Command:
         options: its flags, in the order of the page.
         run: runs the command; the values of all flags are attributes of its argument.
         attributes: further attributes of that argument.
-        expand: replaces the words of a flag by those of the flags that it stands for.
+        expand: replaces a published flag by the flags that do the same.
     """
 
     name: str
@@ -122,7 +122,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             _refuse(str(problem))
         sys.exit(0)
     if name.startswith("-"):
-        _refuse(f"{name} stands before the command; jaxscore COMMAND {name} is the order")
+        _refuse(f"{name} comes before the command; give it after: jaxscore COMMAND {name}")
     if name not in listing.NAMES:
         like = near(name, [*listing.NAMES, *PASSED_ON])
         hint = f"is it {like}?" if like else "jaxscore --help lists them"

@@ -157,7 +157,7 @@ def _value(node: yaml.Node, title: str) -> str | list[str] | bool | None:
 
 
 def _words(option: Flag, key: str, value: Any, where: str) -> list[str] | None:
-    """The words that a value stands for; None for a flag that is left out."""
+    """Return the words of a flag for a value of the file; None leaves the flag out."""
     expected, value_type = {
         SWITCH: ("true or false", bool),
         ONE: ("a text or a number", str),

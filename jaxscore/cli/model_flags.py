@@ -38,6 +38,7 @@ UNUSED = (
     "device dtype model_impl accept_config mesh batch_tokens journal prefix_token_id "
     "chat_template_arg"
 ).split()
+CONVERSATIONS = ("judge", "preferences", "usc-generate")  # commands that need no flag for them
 PROCESSES = ("distributed", "coordinator", "num_processes", "process_id", "join_timeout")
 MOST_BATCH_TOKENS = 1 << 22
 CONFIG = "config.json"
@@ -396,6 +397,10 @@ def load_scorer(
         part.scorer = None  # its memory is free before the other model is loaded
     folder = spec.check()
     remark_lora(spec)
+    if spec.chat_template_arg and not getattr(
+        args, "apply_chat_template", args.command in CONVERSATIONS
+    ):
+        remark(spec, "--chat-template-arg: no effect on prompts that are not conversations")
     tokenizer = None if part is None else tokenizer_files.digest(folder)
     args.loaded = scorer = spec.load(journal(), generates=generates)
     if part is not None:

@@ -93,7 +93,7 @@ def test_the_version(capsys):
         (["nonesuch"], "nonesuch: no such command; jaxscore --help lists them"),
         (["path"], "path: no such command; is it paths?"),
         (["usc_select"], "usc_select: no such command; is it usc-select?"),
-        (["--model", "m", "score"], "--model stands before the command"),
+        (["--model", "m", "score"], "--model comes before the command"),
         (["score", "--model", "m"], "the following arguments are required: --input, --output"),
         # No flag is guessed from its beginning: a later flag would change what it means.
         (["score", "--mode", "m", "--input", "i", "--output", "o"], "is it --model?"),

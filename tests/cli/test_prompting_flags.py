@@ -222,3 +222,11 @@ def test_paths_takes_one_way_to_give_system_prompts(run, place, local):
     code, _, err = run("paths", "--model", QWEN, *flags, "--system-prompts", "b")
     assert code == 2
     assert "system_prompt and system_prompts: both say which text stands first" in err
+
+
+def test_a_variable_of_a_template_that_writes_no_prompt_is_remarked(run, place):
+    folder = place(*LINES)
+    loud = [word for word in words(folder, "--chat-template-arg", "system=1") if word != "--quiet"]
+    remark = "--chat-template-arg: no effect on prompts that are not conversations"
+    assert remark in run(*loud).err
+    assert remark not in run(*loud, "--apply-chat-template").err
