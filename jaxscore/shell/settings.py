@@ -45,6 +45,11 @@ class Settings:
         """Declared fields that no record of a run with these settings has."""
         return frozenset()
 
+    @property
+    def further_fields(self) -> tuple[str, ...]:
+        """Names of fields of the input that `complete` reads."""
+        return ()
+
     def complete(self, item: Any, others: Mapping[str, Any]) -> Any:
         """Return an item with what the settings need of the input's other fields.
 

@@ -111,7 +111,9 @@ class Settings(TextSettings, JointSettings, MeasureSettings, AgainstSettings):
         if self.against is not None:
             contexts.append(self.against)
         elif self.against_field is not None:
-            contexts.append(require_field(item.others, self.against_field, str, "other context"))
+            contexts.append(
+                require_field(dict(item.others), self.against_field, str, "against_field")
+            )
         # With a separator a continuation has the same text after both, also if one is empty.
         joint = next((context for context in contexts if context.strip()), item.context)
         pairs = [self.joined(context, item.continuation) for context in (*contexts, joint)]
@@ -247,10 +249,18 @@ class Score(System):
                 row |= {field: other for field, other in others if field not in FIELDS}
             yield Row(position, name, row)
 
-    def check(self, items: Items, settings: Settings) -> None:
-        """Refuse a file with an unusable line; an object from Python fails alone."""
+    def check(self, items: Items, settings: Any) -> None:
+        """Refuse a file with an unusable line; an object from Python fails alone.
+
+        Raises:
+            InputError: also if no item has the field of the other context.
+        """
         if items.is_file or not items.n_all:
             items.require_usable(all_of_them=True)
+        for field in settings.further_fields:
+            if not any(field in item.others for item in items):
+                for item in items:
+                    settings.texts_of(item)
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score each text; only a window of texts is in memory.

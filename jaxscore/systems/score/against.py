@@ -98,12 +98,18 @@ class AgainstSettings(Settings):
         """True if continuations are scored after another context too."""
         return self.against is not None or self.against_field is not None
 
+    @property
+    def further_fields(self) -> tuple[str, ...]:
+        """See `Settings.further_fields`."""
+        return () if self.against_field is None else (self.against_field,)
+
     def omitted_fields(self) -> frozenset[str]:
         """See `Settings.omitted_fields`."""
         fields = () if self.has_other else AgainstFields.__annotations__
         return super().omitted_fields() | frozenset(fields)
 
 
+@np.errstate(invalid="ignore")  # two infinities have no difference
 def gain_fields(
     scored: ScoredRequest, other: ScoredRequest, settings: AgainstSettings
 ) -> dict[str, Any]:
@@ -121,8 +127,7 @@ def gain_fields(
     if scored.tokens != other.tokens or not np.array_equal(scored.token_ids, other.token_ids):
         return {"error": OTHER_TOKENS}
     logprob, before = (each.logprob.astype(np.float64) for each in (scored, other))
-    with np.errstate(invalid="ignore"):  # of two infinities
-        gain = logprob - before
+    gain = logprob - before
     both = scored.scored & other.scored
     n_both = int(both.sum())
     total = float(gain[both].sum()) if n_both else None
