@@ -2,12 +2,15 @@
 
 import csv
 import json
+import re
+import shlex
 
 import pytest
 from pyarrow import parquet
 
 from tests.cli.conftest import QWEN
 from tests.cli.test_score import flags, records
+from tests.conftest import ROOT
 from tests.endpoints.model_server import ModelServer
 from tests.endpoints.server import Server
 
@@ -96,3 +99,15 @@ def test_a_server_gives_the_same_gains(run, place, scorers, monkeypatch):
     for one, other in zip(records(folder, "served.jsonl"), records(folder), strict=True):
         assert one["gain"] == pytest.approx(other["gain"], abs=1e-4)
         assert one["ifd"] == pytest.approx(other["ifd"], rel=1e-4)
+
+
+def test_the_example_of_the_page(run, tmp_path, monkeypatch):
+    """Evidence makes its answer more probable than the question alone."""
+    page = (ROOT / "jaxscore/systems/README.md").read_text(encoding="utf-8")
+    section = page.partition("## What a context is worth")[2]
+    line, command = re.search(r"```sh\n(.*)\n(.*)\n```", section).groups()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text(shlex.split(line)[1], encoding="utf-8")
+    assert run(*shlex.split(command)[3:]).code == 0
+    [record] = records(tmp_path)
+    assert record["gain_bits"] > 1
