@@ -263,7 +263,7 @@ MUTANTS = [
          "(option.lstrip() or option).encode()", "option.encode()",
          "blanks before an option count"),
         ("choose-pmi", "systems", "systems/choose",
-         "total - float(prior or 0.0)", "total",
+         "total - float(less or 0.0)", "total",
          "the premise is not subtracted"),
         ("paths-gain", "systems", "systems/paths",
          "gain = retrieved - baseline", "gain = baseline - retrieved",

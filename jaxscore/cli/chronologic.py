@@ -40,7 +40,7 @@ class Places:
         "--model",
         is_positional=True,
         metavar="MODEL",
-        help="a local Hugging Face folder, a hub id, or `demo`; with an endpoint, its model's name",
+        help=f"{model_flags.MODEL}; with an endpoint, its model's name",
     )
     input: list[Path] | None = flag(
         None,

@@ -7,6 +7,7 @@ since the precision `auto` depends on the device. If all records stay, no model 
 import argparse
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from jaxscore.cli import messages
 from jaxscore.errors import InputError
 from jaxscore.io.items import read_previous_output
 from jaxscore.io.manifest import manifest_path, output_difference, read_manifest
+from jaxscore.io.streams import is_stream
+from jaxscore.report.counts import counted
 from jaxscore.shell.items import Items
 from jaxscore.shell.made import record_facts
 from jaxscore.shell.system import Record, System
@@ -55,6 +58,34 @@ class Earlier:
         return output_difference(self.path, self.manifest) is None
 
 
+def check_replaced(
+    system: System, args: argparse.Namespace, output: Path, model: str | None
+) -> None:
+    """Refuse to replace an output that another model made.
+
+    Shards and outputs that are continued have other checks.
+
+    Args:
+        model: its name.
+
+    Raises:
+        InputError: there is such an output, and no --force.
+    """
+    is_checked = args.force or args.part.prefix or type(system).recall is not System.recall
+    if is_checked or model is None or is_stream(output) or not output.exists():
+        return
+    flags: Mapping[str, Any] = {}
+    with contextlib.suppress(InputError):  # what describes no output is replaced
+        flags = (read_manifest(output) or {}).get("flags", flags)
+    earlier = flags.get("model")
+    if not isinstance(earlier, str) or os.path.realpath(earlier) == os.path.realpath(model):
+        return
+    raise InputError(
+        f"--output {output}: made with --model {earlier}, and this run has --model {model}; give "
+        "another --output, or --force to replace it"
+    )
+
+
 def begin(
     system: System,
     args: argparse.Namespace,
@@ -88,7 +119,7 @@ def begin(
         )
     if why is not None:
         messages.remark(args, f"{output}: not as its manifest describes it ({why}), unfinished")
-    messages.remark(args, f"continuing {output}, which holds {len(records)} items")
+    messages.remark(args, f"continuing {output}, which holds {counted(len(records), 'items')}")
     if n_changed:
         messages.remark(args, f"{n_changed} of them have changed and are computed again")
     return Earlier(output, records, manifest, is_complete)

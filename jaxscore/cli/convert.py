@@ -50,7 +50,7 @@ class Flags(messages.Quiet):
 
     model: str = flag(
         metavar="NAME",
-        help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+        help=model_flags.MODEL,
     )
     revision: str | None = flag(None, is_advanced=True, help=model_flags.REVISION)
     lora: Path | None = flag(None, metavar="DIR", is_advanced=True, help=model_flags.LORA)

@@ -27,6 +27,14 @@ if TYPE_CHECKING:  # importing it imports JAX
 INPUTS = Path(__file__).parent.parent / "demo" / "inputs"
 MARK = ".jaxscore-demo"  # only in folders that a demo made: the next demo may empty them
 # Flags of the demo that change results, so that its commands have them too.
+OF_OTHER_MODELS = (
+    "model",
+    "revision",
+    "lora",
+    "audit_noise",
+    "prefix_token_id",
+    "chat_template_arg",
+)
 PASSED_ON = (
     "device",
     "dtype",
@@ -45,7 +53,8 @@ people and places that the model never saw in training, so what it knows of them
 it reads in the prompt.
 
 The inputs are copied to --output-dir, where the commands leave their reports;
-each command is printed, to be tried again with other flags.
+each command is printed, to be tried again with other flags. The pages for a
+browser are listed last.
 """
 
 
@@ -90,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         done=f"{commands.n} commands",
         failures=commands.failures,
         results=[f"{len(rows) - 1} measures, in the table above"],
-        files=[folder],
+        files=[folder, *sorted(folder.rglob("*.html"))],
         scorer=scorer,
         seconds=time.perf_counter() - started,
     )
@@ -253,7 +262,7 @@ COMMAND = Command(
     DESCRIPTION,
     [
         *options_of(Flags),
-        *model_options(ScoringSettings, omitted=("model", "revision", "lora", "audit_noise")),
+        *model_options(ScoringSettings, omitted=OF_OTHER_MODELS),
     ],
     run,
 )

@@ -26,13 +26,14 @@ from jaxscore.io.manifest import OUTPUTS, output_facts, publish_manifest, remove
 from jaxscore.io.records import METADATA, NOTHING, record_writer
 from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
+from jaxscore.report.counts import counted
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import System, item_fields, table_columns
+from jaxscore.shell.system import System, id_field, item_fields, table_columns
 from jaxscore.version import VERSION
 
 FACTS = "facts"  # field of a manifest: `Facts.to_json`
@@ -65,12 +66,14 @@ class Setup:
         self.inputs = (*inputs, *self._files.values())
         if args.output is not None:
             outputs.check_outputs([args.output], *self.inputs)  # before one of them is read
+            if not args.part.prefix:  # a shard has the name of its input
+                outputs.check_ending(args.output, () if system.layout else (".jsonl", *TABLE_FORMS))
         self.files_read = InputFiles(self.inputs)
         self.settings: Any = with_examples(
             system, system.settings(**settings_flags.values(args, system.settings))
         )
         self.about = settings_flags.about_files(args, system.settings, self.files_read)
-        self._endpoint = None
+        self._endpoint: Any = None
         if isinstance(self.settings, PromptSettings):
             self._endpoint = api_endpoint(args, args.api_base, self.settings)
         self.scorer: Any = None
@@ -83,6 +86,8 @@ class Setup:
             model: its name; None for --model.
         """
         args, needs = self._args, self._system.needs(self.settings)
+        if (load_source := getattr(args, "load_source", None)) is not None:
+            self._endpoint = load_source(args)
         if needs and self._endpoint is None:
             generates, name = "generates" in needs, str(model or args.model)
             self.scorer = model_flags.load_scorer(args, name, *files, generates=generates)
@@ -124,6 +129,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     reports = report_files(system, args, output, *setup.inputs)
     files = [output, *reports.paths]
     model_name = _model_name(system, args, items)
+    continuing.check_replaced(system, args, output, model_name)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
     known = (earlier.manifest or {}) if earlier.is_complete else {}
 
@@ -159,7 +165,7 @@ def run(system: System, args: argparse.Namespace) -> int:
             replaced = {field: name for field, name in renamed.items() if field != name}
             write_records(file, output, report, columns, args.input, metadata, replaced)
         write_reports(report)
-        _ = report.found, report.decisions  # which read the records, while these are open
+        _ = report.found, report.findings, report.decisions  # all read the records while open
         files_read.check_unchanged()
         if not earlier.is_complete:
             remove_manifest(output)
@@ -179,7 +185,7 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
     A default name says --limit, so that it replaces no result of all items.
 
     Raises:
-        InputError: the name ends like a table's.
+        InputError: it is the name of an input.
     """
     if system.layout is None:
         return args.output
@@ -188,10 +194,7 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
         ending = ending_of(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
-    path: Path = args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
-    if form_of(path) in (".jsonl", *TABLE_FORMS):
-        raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
-    return path
+    return args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
 
 
 def report_files(
@@ -223,7 +226,7 @@ def _model_name(system: System, args: argparse.Namespace, items: Items) -> str |
     if n_others:
         messages.remark(
             args,
-            f"{n_others} items name another {GENERATOR}; all are scored with {name}",
+            f"{counted(n_others, 'items')} with another {GENERATOR}; all are scored with {name}",
         )
     return name
 
@@ -248,7 +251,8 @@ def scratch(output: Path) -> Iterator[Records]:
 
 def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str, str]:
     """Columns of a table -> their types."""
-    return table_columns(system, settings) | ({"id": "string"} if has_text_ids else {})
+    ids = {id_field(system) or "id": "string"} if has_text_ids else {}
+    return table_columns(system, settings) | ids
 
 
 def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:
@@ -265,13 +269,14 @@ def write_records(
     source: Path | None,
     metadata: Any = dict,
     replaced: Mapping[str, str] = NOTHING,
+    header: Sequence[str] = (),
 ) -> None:
     """Write all records in the form of an output.
 
     Args:
-        source: the input, whose columns a Parquet file has too.
+        source: the input, whose columns a table has too.
         metadata: of a Parquet file's schema.
-        replaced: field -> column of another name that it was read from.
+        replaced, header: see `record_writer`.
     """
     system = report.declared
     if system.layout is not None:
@@ -282,7 +287,8 @@ def write_records(
             file.buffer.write(line)
         return
     fields = item_fields(system)
-    with record_writer(output, file, columns, source, fields, metadata, replaced) as write:
+    described = fields, metadata, replaced, header
+    with record_writer(output, file, columns, source, *described) as write:
         for record in report.records:
             write(record)
 

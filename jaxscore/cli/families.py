@@ -53,7 +53,7 @@ class Flags:
     model: str | None = flag(
         None,
         metavar="PATH",
-        help="a local Hugging Face folder, its config.json, or `demo`, the embedded model",
+        help=f"its config.json, or {model_flags.MODEL}",
     )
     json: bool = flag(False, help="the same as JSON on stdout")
     model_impl: model_flags.Implementation = flag(

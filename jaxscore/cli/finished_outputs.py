@@ -83,7 +83,7 @@ def opened_table(
                     state["writer"] = parquet.ParquetWriter(file, schema)
                 elif not schema.equals(state["schema"]):
                     found, expected = _difference(schema, state["schema"])
-                    raise _other_columns(shard, found, shards[0], expected)
+                    raise other_columns(shard, found, shards[0], expected)
                 yield from own
 
     def write(table: Any) -> None:
@@ -122,7 +122,7 @@ def _difference(schema: Any, first: Any) -> tuple[str, str]:
     )
 
 
-def _other_columns(shard: Finished, found: str, first: Finished, expected: str) -> InputError:
+def other_columns(shard: Finished, found: str, first: Finished, expected: str) -> InputError:
     return InputError(
         f"{remote.displayed(shard.output)}: found columns {found}, expected those of "
         f"{remote.displayed(first.output)}, {expected}; give the input of {shard.name} the columns "

@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import model_flags, outputs, results, settings_flags
+from jaxscore.cli import execute, model_flags, outputs, results, settings_flags, shards
 from jaxscore.cli.app import Command
 from jaxscore.cli.judge_run import JudgeRun
 from jaxscore.cli.messages import remark
@@ -47,8 +47,8 @@ class Judges:
     llm: list[str] | None = judge_flag(
         words=ANY,
         metavar=("MODEL", "SHORT"),
-        help="a local Hugging Face folder, a hub id, or `demo`, and its name in the metric "
-        f"(default: the last part of MODEL). Alone: {DEFAULT_MODEL}, metric LLMeval",
+        help="a local Hugging Face folder, a GGUF file, a hub id, or `demo`, and its name in the "
+        f"metric (default: the last part of MODEL). Alone: {DEFAULT_MODEL}, metric LLMeval",
         also=(
             Flag(
                 names=("--model",),
@@ -99,7 +99,7 @@ class Flags(outputs.PageFlags):
         metavar="N",
         help="only the first N records; the metric's name ends in _N",
     )
-    force: bool = flag(False, help="judge again where the metric exists already")
+    force: bool = flag(False, help="judge again what is judged already")
     opponent_folder: Path | None = flag(
         None, metavar="FOLDER", help="compare with the responses there"
     )
@@ -111,7 +111,8 @@ class Flags(outputs.PageFlags):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge each folder that lacks the metric."""
+    """Judge each folder that lacks the metric, or the records of files."""
+    is_of_files = results.takes_files(args)
     _check(args)
     system = judge.SYSTEM if args.bem is None else bem.SYSTEM
     chosen = settings_flags.values(args, system.settings)
@@ -120,6 +121,12 @@ def run(args: argparse.Namespace) -> int:
     settings = system.settings(**chosen)
     is_local = args.llm is not None
     kind = settings.kind(is_local=is_local) if isinstance(settings, judge.Settings) else "bem"
+    if is_of_files:
+        _warn_unused_flags(args, kind)
+        args.command, args.run_file = system.name, functools.partial(execute.run, system)
+        args.limit, args.model = args.sample, _model(args)
+        args.load_source = None if is_local else _other_source
+        return shards.run(args)
     settings = dataclasses.replace(settings, metric=_metric(args, kind))
     _warn_unused_flags(args, kind)
     judged = JudgeRun(args, system, settings, kind, _model(args), _server(args))
@@ -138,6 +145,11 @@ def _check(args: argparse.Namespace) -> None:
         listed = "--llm --model --llm-ollama --gpt --bem"
         raise InputError(f"one of the arguments {listed} is required")
     is_local, is_bem = args.llm is not None, args.bem is not None
+    if args.output is not None and (args.opponent_folder, args.opponent_name) != (None, None):
+        raise InputError(
+            "--opponent-folder and --opponent-name compare folders; leave them out, or judge "
+            "--folder without --output"
+        )
     for name, words in (("--llm", args.llm), ("--llm-ollama", args.llm_ollama)):
         if words and len(words) > 2:
             raise InputError(f"{name} {' '.join(words)}: expected MODEL and SHORT at most")
@@ -288,10 +300,11 @@ COMMAND = Command(
     "judge",
     f"{inspect.getdoc(judge.SYSTEM)}\n",
     [
-        *results.folder_options("judge"),
+        *results.folder_options(judge.SYSTEM, "judge"),
         *options_of(Judges),
         *model_flags.model_options(judge.Settings, omitted=("model", "revision", "lora")),
         *options_of(Flags),
+        *options_of(shards.ShardFlags, omitted=("force",)),
     ],
     run,
 )

@@ -14,6 +14,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_parts
 from jaxscore.io.local_path import distinct_file_name
 from jaxscore.models import model_types
+from jaxscore.report.counts import counted
 from jaxscore.shell.evaluate import evaluate
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import Record
@@ -260,7 +261,7 @@ class JudgeRun:
         skipped = f", {self._n_skipped} skipped: the metric exists" if self._n_skipped else ""
         seconds = sum(report.facts.seconds for _, report in self._reports)
         return messages.print_closing_block(
-            done=f"{n} records in {len(self._reports)} folders{skipped}",
+            done=f"{counted(n, 'records')} in {counted(len(self._reports), 'folders')}{skipped}",
             failures=self._failures,
             results=_results(self._metric, self._reports),
             files=self._files,
@@ -320,6 +321,7 @@ def _results(metric: str, reports: Sequence[tuple[Path, Report]]) -> list[str]:
     if not known:
         return [f"{metric}: no record was judged"] if reports else []
     return [
-        f"{metric}: means from {min(known):.5f} to {max(known):.5f} over {len(known)} folders",
+        f"{metric}: means from {min(known):.5f} to {max(known):.5f} over "
+        f"{counted(len(known), 'folders')}",
         *(f"{folder}: {line}" for folder, line in noise),
     ]

@@ -49,7 +49,6 @@ NAMES = tuple(name for group in GROUPS.values() for name in group if name not in
 COMMON_FLAGS = ("--model", "--input", "--output", "--limit")
 _NO_MODEL = "no model runs here"
 _OWN_INPUTS = "the demo runs on inputs of its own"
-_IN_PLACE = "results are merged into the files of the folder that is read"
 _CONFIDENCES = {
     "--model": f"{_NO_MODEL}; the input holds the confidences, which self-certainty --model writes"
 }
@@ -71,11 +70,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
         "--truncate": "a prompt without its beginning has lost responses; show fewer of them with "
         "-n",
     },
-    "judge": {"--output": f"{_IN_PLACE}; judge a copy of the folder to leave it as it is"},
-    "metrics": {
-        "--model": f"{_NO_MODEL}; judge is the command that takes one",
-        "--output": f"{_IN_PLACE}; give a copy of the folder to leave it as it is",
-    },
+    "metrics": {"--model": f"{_NO_MODEL}; judge is the command that takes one"},
     "results": {"--model": f"{_NO_MODEL}; the table has the metrics of all models that judged"},
     "select": _CONFIDENCES,
     "vote": _CONFIDENCES,

@@ -18,6 +18,7 @@ from jaxscore.cli.finished_outputs import (
     Finished,
     are_made_alike,
     opened_table,
+    other_columns,
     parse_line,
     verified,
 )
@@ -44,10 +45,11 @@ from jaxscore.io.manifest import (
     read_manifest,
     remove_manifest,
 )
-from jaxscore.io.records import METADATA, make_column, parse_cell
+from jaxscore.io.records import JSON, METADATA, make_column, parse_cell
 from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, read_csv, read_table
 from jaxscore.io.upload import Upload
+from jaxscore.report.counts import counted
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
 from jaxscore.shell.flags import flag, options_of
@@ -99,9 +101,12 @@ def run(args: argparse.Namespace) -> int:
         upload = Upload(args.output, manifest_path(args.output))
     reports = _report_files(args, listed, system)
     check_forms(shards, args.output)
+    header: list[str] = []
     with atomic(args.output) as file, execute.scratch(args.output) as records:
         for shard in shards:
             with verified(shard) as path:
+                if form_of(path) in DELIMITERS:
+                    header = check_header(shard, path, shards[0], header)
                 add_records(records, path, system, settings)
         for shard in empty:
             with verified(shard):
@@ -113,9 +118,9 @@ def run(args: argparse.Namespace) -> int:
                     _write_table(file.buffer, shards, report)
                 else:
                     columns = execute.columns_of(system, settings, has_text_ids=True)
-                    execute.write_records(file, args.output, report, columns, None)
+                    execute.write_records(file, args.output, report, columns, None, header=header)
                 write_reports(report)
-                _ = report.found, report.decisions
+                _ = report.found, report.findings, report.decisions
             except UNREADABLE as problem:
                 raise unreadable(args.folder, shards, report, problem) from problem
             remove_manifest(args.output)
@@ -136,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
     files = [args.output, *reports.paths]
     files.append(execute.write_manifest(flags, args.output, report, facts, reports.paths))
     n_files = len(shards) + len(empty)
-    code = messages.close(args, report, files, of_files=f" of {n_files} files")
+    code = messages.close(args, report, files, of_files=f" of {counted(n_files, 'files')}")
     if upload is not None:
         upload.finish()
     return messages.print_failures([(name, "is not finished") for name in missing]) or code
@@ -276,12 +281,30 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
             # The writer's own column is the last; next to a user's table there is none.
             extra = row.pop("extra") if [*row][-1:] == ["extra"] else None
             record = {
-                name: parse_cell(value, types.get(name, "string")) if form in DELIMITERS else value
+                name: parse_cell(value, types.get(name, "string"))
+                if form in DELIMITERS or (value and types.get(name) == JSON)
+                else value
                 for name, value in row.items()
             }
             if not record.get("error"):
                 record.pop("error", None)
             yield {**record, **(json.loads(extra) if extra else {})}
+
+
+def check_header(shard: Finished, path: Path, first: Finished, expected: list[str]) -> list[str]:
+    """Return the columns of a text table; none if it has `extra` in place of the input's.
+
+    Args:
+        expected: those of the first shard; empty before it.
+
+    Raises:
+        InputError: the shard has other columns than the first one.
+    """
+    names = [*next(iter(read_csv(path)))[1]]
+    header = [] if names[-1] == "extra" else names
+    if shard is not first and header != expected:
+        raise other_columns(shard, ", ".join(names), first, ", ".join(expected))
+    return header
 
 
 def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:

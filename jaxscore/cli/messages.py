@@ -194,7 +194,8 @@ def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decision
     if noise is None:
         return ["noise floor: no request was scored, so none was scored again"]
     parts = [
-        f"noise floor: {noise.n_requests} requests in {len(noise.layouts)} layouts move by at most "
+        f"noise floor: {counted(noise.n_requests, 'requests')} in "
+        f"{counted(len(noise.layouts), 'layouts')} move by at most "
         + ", ".join(f"{spread.largest:.2g} ({name})" for name, spread in noise.spread.items())
     ]
     if noise.n_tokens is not None:

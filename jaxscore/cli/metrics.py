@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -9,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import messages, outputs, results
+from jaxscore.cli import execute, messages, outputs, results, shards
 from jaxscore.cli.app import Command
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.manifest import read_manifest
+from jaxscore.report.counts import counted
 from jaxscore.shell.evaluate import evaluate
 from jaxscore.shell.flags import flag, options_of
 from jaxscore.systems.rag import experiment_folder, metrics, retrieval_runs
@@ -35,7 +37,9 @@ class Flags(messages.Quiet):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate each folder."""
+    """Evaluate each folder, or the records of files."""
+    if results.takes_files(args):
+        return shards.run(args)
     found = _MetricsRun(args)
     refused = results.each(args, found.evaluate)
     return found.close(refused)
@@ -172,12 +176,14 @@ class _MetricsRun:
         """Print the closing block and give the exit code."""
         skipped = f", {self._n_skipped} skipped: the metrics exist" if self._n_skipped else ""
         ranges = [
-            f"{name}: means from {min(means):.4f} to {max(means):.4f} over {len(means)} folders"
+            f"{name}: means from {min(means):.4f} to {max(means):.4f} over "
+            f"{counted(len(means), 'folders')}"
             for name, means in self._means.items()
             if means
         ]
         return messages.print_closing_block(
-            done=f"{self._n_records} records in {self._n_folders} folders{skipped}",
+            done=f"{counted(self._n_records, 'records')} in "
+            f"{counted(self._n_folders, 'folders')}{skipped}",
             failures=[*refused, *self._failures],
             results=self._headlines if self._n_folders == 1 else ranges,
             files=self._files,
@@ -208,6 +214,11 @@ def _check_unchanged(path: Path, made_of: Mapping[str, str | None]) -> None:
 COMMAND = Command(
     "metrics",
     f"{inspect.getdoc(metrics.SYSTEM)}\n",
-    [*results.folder_options("evaluate"), *options_of(Flags)],
+    [
+        *results.folder_options(metrics.SYSTEM, "evaluate"),
+        *options_of(Flags),
+        *options_of(shards.ShardFlags, omitted=("force",)),
+    ],
     run,
+    {"run_file": functools.partial(execute.run, metrics.SYSTEM)},
 )

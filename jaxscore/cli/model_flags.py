@@ -45,6 +45,10 @@ ACCEPT = (
     "a key of config.json that is not handled, and that you know to change no number; it is left "
     "out, and the manifest records it"
 )
+MODEL = (
+    "a local Hugging Face folder, a GGUF file, a hub id (ORG/NAME, ORG/NAME:FILE.gguf), or `demo`, "
+    "the embedded model"
+)
 REVISION = "branch, tag or commit of a hub id"
 LORA = "a LoRA adapter as PEFT saves it, merged into the weights as they are read"
 
@@ -100,7 +104,7 @@ class ModelSpec:
 
     model: str = model_flag(
         metavar="NAME",
-        help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+        help=MODEL,
     )
     revision: str | None = advanced(None, help=REVISION)
     lora: Path | None = advanced(None, metavar="DIR", help=LORA)

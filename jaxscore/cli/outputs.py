@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -45,6 +46,26 @@ def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> 
                 "another name"
             )
     _check_place(output, *inputs, flag=flag)
+
+
+def check_ending(output: Path, endings: Sequence[str]) -> None:
+    """Refuse a name with the ending of another form than the output has.
+
+    Args:
+        endings: the allowed ones next to `.json`; a name without an ending is allowed too.
+
+    Raises:
+        InputError: naming the endings.
+    """
+    form = streams.form_of(output)
+    if is_stream(output) or form in (".json", *endings) or not re.fullmatch(r"\.[a-z]\w*", form):
+        return
+    hint = "; a spreadsheet opens .csv" if form in streams.SPREADSHEETS and endings else ""
+    form = "JSON" if not endings else "JSONL or a table"
+    raise InputError(
+        f"--output {output}: the output is {form}; give a name ending in "
+        f"{', '.join(endings or ['.json'])}{hint}"
+    )
 
 
 def _check_place(output: Path, *inputs: Path | None, flag: str) -> None:

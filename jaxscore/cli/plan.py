@@ -71,7 +71,7 @@ class Flags:
 
     model: str = flag(
         metavar="PATH",
-        help="a local Hugging Face folder, its config.json, or `demo`, the embedded model",
+        help=f"its config.json, or {model_flags.MODEL}",
     )
     dtype: model_flags.Dtype = flag(
         "auto",

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             with reports.opened() as write_reports:
                 write_reports(report)
-            _ = report.found, report.decisions
+            _ = report.found, report.findings, report.decisions
         except merge.UNREADABLE as problem:
             raise merge.unreadable(args.file, [shard], report, problem) from problem
     facts = {**manifest, OUTPUTS: execute.facts_of_files(args.file, report, reports.paths)}

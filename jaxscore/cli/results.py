@@ -6,13 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxscore.cli import messages, outputs
+from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.app import Command
 from jaxscore.errors import InputError
+from jaxscore.io import remote
 from jaxscore.io.atomic import atomic
-from jaxscore.io.records import csv_line
+from jaxscore.io.records import FORMS, csv_line
 from jaxscore.io.streams import is_stream
+from jaxscore.io.tables import is_dataset
+from jaxscore.report.counts import counted
 from jaxscore.shell.flags import Flag, flag, options_of
+from jaxscore.shell.system import System, item_fields
 from jaxscore.systems.rag import experiment_folder, results_table
 
 DEFAULT_SPLIT = "dev"
@@ -36,16 +40,63 @@ def split_flag() -> Any:
     return flag(DEFAULT_SPLIT, read=_split, help=f"default: {DEFAULT_SPLIT}")
 
 
-def folder_options(verb: str) -> list[Flag]:
-    """--experiments-folder, --folder and --split; `verb` is what is done with each folder."""
+def folder_options(system: System, verb: str) -> list[Flag]:
+    """Declare the flags of folders, and of files of records.
+
+    Args:
+        verb: verb for it, such as "judge".
+    """
 
     @dataclasses.dataclass(kw_only=True)
     class Flags:
         experiments_folder: Path = experiments_flag(f"{verb} each folder in it")
-        folder: Path | None = flag(None, "--input", help=f"{verb} this one instead")
+        folder: Path | None = flag(None, help=f"{verb} this one instead")
         split: str = split_flag()
+        input: list[Path] = flag(
+            [],
+            takes_address=True,
+            metavar="FILE",
+            help=f"{verb} the records of files instead: {settings_flags.FORMS}; needs --output. "
+            "A folder without --output is --folder",
+        )
+        column: list[str] = settings_flags.column_flag(item_fields(system))
+        output: Path | None = flag(
+            None,
+            takes_address=True,
+            metavar="FILE",
+            help=f"results of --input: {FORMS}; - is stdout",
+        )
 
     return options_of(Flags)
+
+
+def takes_files(args: argparse.Namespace) -> bool:
+    """Return True if the input is files of records; a folder in --input becomes --folder.
+
+    Raises:
+        InputError: --input is missing, or a file without --output.
+    """
+    folders = [folder for folder in (args.folder,) if folder is not None]
+    if args.output is not None:
+        if folders or not args.input:
+            raise InputError(
+                f"--output {args.output}: results of folders are merged into the files there; "
+                "leave it out and use a copy of the folder, or give a file of records with --input"
+            )
+        return True
+    if folders and args.input:
+        raise InputError("--folder and --input: give one of them")
+    for path in (*folders, *args.input):
+        if len(args.input) > 1 or not (path.is_dir() or not path.exists()) or is_dataset(path):
+            raise InputError(
+                f"--input {remote.displayed(path)}: found a file of records, whose results need "
+                "--output FILE.jsonl; a folder without --output is one of BERGEN, with "
+                f"eval_{args.split}_out.json"
+            )
+    if args.column:
+        raise InputError(f"--column {args.column[0]}: only with --input FILE and --output FILE")
+    args.folder, args.input = next(iter((*folders, *args.input)), None), None
+    return False
 
 
 def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[tuple[str, str]]:
@@ -129,9 +180,11 @@ def run(args: argparse.Namespace) -> int:
     manifest = outputs.write_own_manifest(args, path, {"failed": len(failures)}, [path])
     print(results_table.markdown(table))
     return messages.print_closing_block(
-        done=f"{len(table)} folders",
+        done=counted(len(table), "folders"),
         failures=failures,
-        results=[f"a table of {len(table)} folders and {len(table[0])} columns"],
+        results=[
+            f"a table of {counted(len(table), 'folders')} and {counted(len(table[0]), 'columns')}"
+        ],
         files=[path, manifest],
     )
 
@@ -145,7 +198,7 @@ def _path(args: argparse.Namespace) -> Path:
     if is_stream(output) or (output.suffix.lower() == ".csv" and not output.is_dir()):
         return output
     folder: Path = args.experiments_folder
-    name = str(folder).replace("/", "_")
+    name = str(folder).replace("../", "").lstrip(".").replace("/", "_")  # hidden otherwise
     if not folder.name.strip("."):  # `.` and `..` say nothing
         name = folder.resolve().name or "experiments"
     if args.split != DEFAULT_SPLIT:

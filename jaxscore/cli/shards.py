@@ -39,6 +39,7 @@ from jaxscore.io.items import SEVERAL
 from jaxscore.io.local_path import Folder
 from jaxscore.io.manifest import OUTPUTS, UNVERIFIED, file_digest, manifest_path
 from jaxscore.journal.files import add_rows, default_path
+from jaxscore.report.counts import counted
 from jaxscore.shell.flags import Flag, flag, options_of
 from jaxscore.shell.system import System
 from jaxscore.systems import declaration
@@ -457,8 +458,8 @@ def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
         print(f"shard    {outcome.name}{', with failed items' if outcome.code else ''}")
     others = f", shard {number}/{count}" if count > 1 else ""
     print(
-        f"done     {len(codes)} of {len(own)} files{others}, {n_finished} were finished, "
-        f"{refused} failed"
+        f"done     {len(codes)} of {counted(len(own), 'files')}{others}, {n_finished} were "
+        f"finished, {refused} failed"
     )
     print(f"files    {remote.displayed(args.output)}/")
     if refused:

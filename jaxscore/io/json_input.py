@@ -165,7 +165,9 @@ def _raw_lines(path: Path, expected: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _not_utf8(path: Path, line: int, column: int) -> InputError:
-    return InputError(f"{path}:{line}: byte {column} is not UTF-8; save the file as UTF-8")
+    return InputError(
+        f"{path}:{line}: byte {column} is not UTF-8; save the file as UTF-8 (in Excel: CSV UTF-8)"
+    )
 
 
 def check_encoding(path: Path, start: bytes | bytearray) -> None:
@@ -309,6 +311,11 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 f"{where}: found a JSON array, expected JSONL: one object a line, "
                 "without brackets around them or commas between"
             )
+        if not n_objects and path.suffix.lower() in TEXTS and not text.lstrip().startswith("{"):
+            raise InputError(
+                f"{where}: found plain text, expected one JSON object a line, such as "
+                '{"continuation": "…"}; perplexity takes a plain text as one document'
+            )
         n_objects += 1
         yield number, _parse_object(text, where)
     _check_found(path, n_objects)
@@ -354,6 +361,7 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
+TEXTS = (".txt", ".md", ".text")  # endings of plain texts
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 # Without NaN and infinities. Made once: making it takes as long as reading a short line.
 STRICT = json.JSONDecoder(parse_constant=_refuse)
@@ -387,6 +395,8 @@ def require_field(
     """
     value = item.get(name)
     allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+    if int in allowed and float not in allowed and isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas makes a column with a missing value float
     good = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
     if good and name in item:
         return value

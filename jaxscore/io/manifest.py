@@ -30,6 +30,7 @@ UNVERIFIED = (
 NO_FLAGS = {
     "run",
     "run_file",
+    "load_source",
     "companions",
     "words",
     "published",

@@ -10,6 +10,7 @@ Columns of Parquet are typed, and follow those of the user's table:
 import contextlib
 import csv
 import io
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,22 +19,24 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 import orjson
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, NoItems
 from jaxscore.io.json_output import extra_fields, json_line, json_number, to_json_value
 from jaxscore.io.streams import form_of, refuse_compressed
-from jaxscore.io.tables import DELIMITERS, is_dataset, open_batches
+from jaxscore.io.tables import DELIMITERS, is_dataset, open_batches, read_csv
 
 NOTHING: Mapping[str, str] = {}
+JSON = "json"  # the type of a column of objects, as text
+INDEX = "index"  # the first field of records without an id
 TOGETHER = 1024  # records per row group, which bounds a reader's memory
 
 
 def field_type(kind: str) -> Any:
-    """Arrow's type of a name, in brackets for a list: `[[float32]]` is `list<list<float>>`."""
+    """Arrow's type of a name: `[[float32]]` is `list<list<float>>`, `json` is its text."""
     import pyarrow
 
     if kind.startswith("["):
         return pyarrow.list_(field_type(kind[1:-1]))
-    return getattr(pyarrow, kind)()
+    return getattr(pyarrow, "string" if kind == JSON else kind)()
 
 
 def is_nested(kind: str) -> bool:
@@ -56,6 +59,8 @@ def make_column(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> A
         return pyarrow.array(rows, type_)
     if kind.startswith("["):
         return _lists(values, type_)
+    if kind in ("string", JSON):  # an id may be a number
+        values = [None if value is None else cell_of(value) for value in values]
     if kind.startswith("float"):  # JSON has infinities as text
         values = [float(value) if isinstance(value, str) else value for value in values]
     return pyarrow.array(values, type_)
@@ -208,6 +213,7 @@ def record_writer(
     repeated: Collection[str] = ("id",),
     metadata: Callable[[], Mapping[str, str]] = dict,
     replaced: Mapping[str, str] = NOTHING,
+    header: Sequence[str] = (),
 ) -> Iterator[Write]:
     """Open a function that writes one record per call.
 
@@ -215,11 +221,12 @@ def record_writer(
         path: its ending decides the format, see `FORMS`.
         file: open file of that name; a table is complete when the block ends.
         columns: columns of a table, see `parquet_writer`; JSONL has all fields of a record.
-        source: the input, with an item for each record. If both are Arrow tables, the output has
-            the input's columns too.
+        source: the input, with an item for each record. If both are Arrow tables, or both are text
+            tables, the output has the input's columns too.
         repeated: fields of the input that the records repeat.
         metadata: gives what the schema of a Parquet file says, at its first rows.
         replaced: field -> column of another name that it was read from.
+        header: columns of a text table, if the records have those of the user's table.
 
     Raises:
         InputError: the output is Parquet and pyarrow is not installed.
@@ -233,13 +240,23 @@ def record_writer(
         ):
             yield write
     elif kind in DELIMITERS:
+        delimiter, user_rows = DELIMITERS[kind], _text_rows(source)
+        first: dict[str, str] = next(user_rows, {})
+        user_rows = itertools.chain([first], user_rows)
         flat = [name for name, type_ in columns.items() if not is_nested(type_)]
-        delimiter, names = DELIMITERS[kind], list(dict.fromkeys(["id", *flat, "error"]))
-        file.write(csv_line([*names, "extra"], delimiter))
+        names = [*(header or dict.fromkeys([*first, *_id_column(columns), *flat, "error"]))]
+        has_extra = not (first or header)
+        file.write(csv_line([*names, "extra"] if has_extra else names, delimiter))
 
         def write_row(record: Mapping[str, Any]) -> None:
-            cells = [cell_of(record.get(name)) for name in names]
-            file.write(csv_line([*cells, extra_fields(record, names) or ""], delimiter))
+            cells = dict.fromkeys(names, "") | next(user_rows, {})
+            cells |= {
+                name: cell_of(value)
+                for name, value in record.items()
+                if name not in first or name in replaced or columns.get(name, "string") != "string"
+            }
+            extra = [extra_fields(record, names) or ""] if has_extra else []
+            file.write(csv_line([*(cells[name] for name in names), *extra], delimiter))
 
         yield write_row
     else:
@@ -248,6 +265,18 @@ def record_writer(
             file.buffer.write(json_line(record))
 
         yield write_line
+
+
+def _text_rows(source: Path | None) -> Iterator[dict[str, str]]:
+    """Yield the rows of a text table; none of another file, or of a table without a row."""
+    if source is not None and form_of(source) in DELIMITERS:
+        with contextlib.suppress(NoItems):
+            yield from (row for _, row in read_csv(source))
+
+
+def _id_column(columns: Mapping[str, str], type_: str = "string") -> dict[str, str]:
+    """Return the column of the ids with its type; none if the records have an index."""
+    return {} if INDEX in columns else {"id": type_}
 
 
 def cell_of(value: Any) -> str:
@@ -272,7 +301,10 @@ def parse_cell(text: str, kind: str) -> Any:
         return text
     if not text:
         return None
-    return float(text) if kind.startswith("float") else orjson.loads(text)
+    try:
+        return float(text) if kind.startswith("float") else orjson.loads(text)
+    except ValueError:  # an index with the name of its shard, or what the user wrote
+        return text
 
 
 @contextlib.contextmanager
@@ -322,9 +354,9 @@ def parquet_writer(
         ) from None
     if rows is None:
         flat = {name: type_ for name, type_ in columns.items() if not is_nested(type_)}
-        columns = {"id": "string", **flat, "error": "string", "extra": "string"}
+        columns = {**_id_column(columns), **flat, "error": "string", "extra": "string"}
     else:
-        columns = {"id": "int64", **columns, "error": "string"}
+        columns = {**_id_column(columns, "int64"), **columns, "error": "string"}
         if "id" in replaced:
             source = rows.schema.field(replaced["id"]).type
             columns["id"] = columns["id"] if pyarrow.types.is_integer(source) else "string"
@@ -340,7 +372,7 @@ def parquet_writer(
             schema = schema.with_metadata({**(schema.metadata or {}), **metadata()} or None)
             writer = parquet.ParquetWriter(file, schema)
         records = waiting
-        if has_text_ids:
+        if has_text_ids and INDEX not in columns:
             records = [{**record, "id": str(record["id"])} for record in waiting]
         if not records:
             return

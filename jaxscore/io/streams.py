@@ -107,6 +107,7 @@ def refuse_stream(path: Path, flag: str) -> None:
 
 ZSTD = ".zst"
 ENDINGS = (".gz", ".bz2", ".xz", ZSTD)
+SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 CHUNK = 1 << 17  # bytes of a .zst file that are read at a time
 DAMAGES = (EOFError, zlib.error, lzma.LZMAError)
 
@@ -141,9 +142,13 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
 
     Raises:
         OSError: it cannot be read, or is damaged.
-        InputError: it is a .zst file, and no package reads it; or a device.
+        InputError: it is a .zst file, and no package reads it; a spreadsheet; or a device.
     """
     compression = compression_of(path)
+    if form_of(path) in SPREADSHEETS:
+        raise InputError(
+            f"{path}: found a spreadsheet, expected text; save it as CSV UTF-8, and give the .csv"
+        )
     with open(path, "rb") as raw:
         refuse_device(path, raw)
         if not compression:

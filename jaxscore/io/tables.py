@@ -4,6 +4,7 @@ import contextlib
 import csv
 import datetime
 import decimal
+import itertools
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ DATASET, SPLITS = "state.json", "dataset_dict.json"  # files that `save_to_disk`
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Read each row that is not empty as (its first line, column -> text).
 
-    The first row has the column names. Quoting follows RFC 4180.
+    The first row has the column names. Quoting follows RFC 4180. If that row is one name with
+    semicolons or tabs, as Excel writes it in many countries, these separate the cells.
 
     Raises:
         InputError: the file cannot be read, has no row, two columns of one name or unmatched
@@ -33,7 +35,9 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     # The limit is global to the process, so it is only ever raised.
     csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
     lines = (text for _, text in read_lines(path, ends=True))
-    rows = csv.reader(lines, delimiter=DELIMITERS[form_of(path)], strict=True)
+    first_line = next(lines, "")
+    delimiter = _delimiter(first_line, DELIMITERS[form_of(path)])
+    rows = csv.reader(itertools.chain([first_line], lines), delimiter=delimiter, strict=True)
     names: list[str] | None = None
     has_rows = False
     while True:
@@ -65,6 +69,16 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             f"{path}: {'the file is empty' if names is None else 'there is no row'}, expected the "
             "names of the columns and at least one row"
         )
+
+
+def _delimiter(line: str, usual: str) -> str:
+    """Return the delimiter of a table by its first line."""
+    names: list[str] = []
+    with contextlib.suppress(csv.Error):  # reading the rows reports it
+        names = next(csv.reader([line], delimiter=usual), names)
+    if len(names) != 1:
+        return usual
+    return next((other for other in ("\t", ";", ",") if other in names[0]), usual)
 
 
 def read_table(path: Path) -> Iterator[dict[str, Any]]:

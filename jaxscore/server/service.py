@@ -241,7 +241,8 @@ def tokenize_conversation(
     if n_characters <= service.max_characters():
         field = "chat_template_kwargs"
         try:
-            chat_template.check_variables(tokenizer, variables)
+            if variables:
+                chat_template.check_variables(tokenizer, variables)
             field = "messages"
             conversation = [message.to_dict() for message in messages]
             text = chat_template.render(tokenizer, conversation, **variables)

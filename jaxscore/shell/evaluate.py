@@ -18,7 +18,7 @@ from jaxscore.shell.audits import (
 from jaxscore.shell.items import Items, scored, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
-from jaxscore.shell.system import PAGE, System, id_field, name_of
+from jaxscore.shell.system import PAGE, System
 
 MOST_PLACES = 1000  # of failed items, for messages
 OnItem = Callable[[Mapping[str, Any]], None]
@@ -58,7 +58,7 @@ def run_system(
     for entry, record in scored(system, watched, items, settings):
         page = record.pop(PAGE, None)
         if "error" in record and len(places) < MOST_PLACES:
-            places[name_of(record, id_field(system) or "id")] = entry.name
+            places[system.name_of(record)] = entry.name
         records.append(record, page)
         if on_item is not None:
             on_item(record)

@@ -135,6 +135,7 @@ def metadata_of(record: type, kind: type[T]) -> list[tuple[str, T]]:
 
 
 ARROW_TYPES = {
+    dict: "json",  # its text
     str: "string",
     int: "int64",
     float: "float64",
@@ -153,6 +154,8 @@ def arrow_type(hint: Any) -> str:
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) in (list, Sequence):
         return f"[{arrow_type(parts[0])}]"
+    if typing.get_origin(hint) is dict:
+        return ARROW_TYPES[dict]
     if parts:  # X | None
         return arrow_type(parts[0])
     if hint not in ARROW_TYPES:

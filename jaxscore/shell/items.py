@@ -20,6 +20,11 @@ from jaxscore.shell.prompts import ExampleItem, PromptSettings
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import SHOWN, Record, System, id_field, item_fields
 
+
+class NullError(InputError):
+    """A required field is null, as in a table with a missing value."""
+
+
 MISSING = ("NaTType", "NAType")  # types of pandas for a missing value
 
 
@@ -32,6 +37,7 @@ class Entry:
         id: its own, else its line or place from 1.
         item: None if the object cannot be used.
         error: why not.
+        is_null: a required field is null, so that the object is not of another form.
         extra: fields that its record repeats: the other ones; of an object that cannot be used all
             that its record does not declare.
     """
@@ -40,6 +46,7 @@ class Entry:
     id: str | int
     item: Any = None
     error: str | None = None
+    is_null: bool = dataclasses.field(default=False, kw_only=True)
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -79,11 +86,14 @@ class Items(Sequence[Any]):
         self._undrawn: Collection[int] = ()
         self.recalled: dict[int, Record] = {}
         self._first: Entry | None = None
+        self._malformed: Entry | None = None
         self.n_all = self.n_usable = 0
         for entry in self.entries():
             self.n_all, self.n_usable = self.n_all + 1, self.n_usable + (entry.error is None)
             if self._first is None or (self._first.error is None and entry.error is not None):
                 self._first = entry
+            if self._malformed is None and entry.error is not None and not entry.is_null:
+                self._malformed = entry
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
@@ -91,12 +101,17 @@ class Items(Sequence[Any]):
             if place in self._undrawn:
                 continue
             number = f"{self._prefix}{row.number}" if self._prefix else row.number
-            entry = read_entry(self._system, row.item, number, row.where, self._reserved)
+            entry = read_entry(
+                self._system, row.item, number, row.where, self._reserved, is_row=self.is_file
+            )
             item = self._settings.complete(entry.item, entry.extra)
             yield entry if item is entry.item else dataclasses.replace(entry, item=item)
 
     def require_usable(self, *, all_of_them: bool = False) -> None:
-        """Refuse an input without a usable item, or with an unusable one.
+        """Refuse an input without a usable item.
+
+        Args:
+            all_of_them: refuse an unusable item too, unless a required field is null there.
 
         Raises:
             InputError: names the first unusable item.
@@ -104,8 +119,8 @@ class Items(Sequence[Any]):
         what = self._system.what
         if self._first is None:
             raise NoItems(f"found no {what}, expected at least one")
-        if all_of_them and self.n_usable < self.n_all:
-            raise InputError(f"{self._first.name}: {self._first.error}")
+        if all_of_them and (bad := self._malformed) is not None:
+            raise InputError(f"{bad.name}: {bad.error}")
         if not self.n_usable:
             raise InputError(
                 f"no {what.removesuffix('s')} is usable; the first, {self._first.name}: "
@@ -241,7 +256,13 @@ def scored(
 
 
 def read_entry(
-    system: System, value: Any, number: int | str, where: str, reserved: Collection[str]
+    system: System,
+    value: Any,
+    number: int | str,
+    where: str,
+    reserved: Collection[str],
+    *,
+    is_row: bool = False,
 ) -> Entry:
     """One item from an object, which may be an `Entry` already if it is unusable.
 
@@ -249,6 +270,7 @@ def read_entry(
         number: the id of an item without `id`, such as its line or place from 1.
         where: file and line, for messages.
         reserved: names that its other fields may not have.
+        is_row: it is of a file, whose other fields the record has even without an id.
     """
     if isinstance(value, Entry):
         return value
@@ -260,16 +282,17 @@ def read_entry(
     id: str | int = number
     extra: dict[str, Any] = {}
     has_ids = id_field(system) == "id"
+    has_extra = has_ids or is_row
     try:
         if not isinstance(value, dict):
             raise InputError(f"{where}: found {json_kind(value)}, expected an object")
-        if has_ids and "id" in value:
+        if has_ids and value.get("id") is not None:
             id = require_field(value, "id", (str, int), where)
             if Path(where).name != str(id):  # a file that is one item is called by its path
                 name = f"{where} (id {one_line(str(id), SHOWN)})"
-        if has_ids:
-            known = item_fields(system)
-            extra = json_fields({k: v for k, v in value.items() if k not in known}, where)
+        if has_extra:
+            fields = item_fields(system)
+            extra = json_fields({k: v for k, v in value.items() if k not in fields}, where)
         if clashing := sorted(extra.keys() & reserved):
             raise InputError(f"{where}: {taken_field(clashing[0])}")
         if system.layout is not None and not system.layout.repeats:
@@ -277,11 +300,12 @@ def read_entry(
         return Entry(name, id, item_of(system.item, value, where), None, extra)
     except InputError as problem:
         extra = {}
-        if has_ids and system.layout is None and isinstance(value, dict):
+        if has_extra and system.layout is None and isinstance(value, dict):
             declared = {*reserved, *system.record.__annotations__}
             with contextlib.suppress(InputError):  # the problem itself
                 extra = json_fields({k: v for k, v in value.items() if k not in declared}, where)
-        return Entry(name, id, None, str(problem).removeprefix(f"{where}: "), extra)
+        error = str(problem).removeprefix(f"{where}: ")
+        return Entry(name, id, None, error, extra, is_null=isinstance(problem, NullError))
 
 
 def result_fields(system: System, settings: Settings) -> frozenset[str]:
@@ -330,15 +354,32 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
     for name, is_required, kinds in _fields(kind):
         if is_required and name not in value and kinds is not None:
             raise InputError(_missing(name, kinds, value, where))
-        if is_required or name in value:
-            found: Any = (
-                value.get(name) if kinds is None else require_field(value, name, kinds, where)
-            )
-            arguments[name] = tuple(found) if kinds == (list,) else found
+        if not is_required and value.get(name) is None:  # null is missing, as tables have it
+            continue
+        if kinds is None:
+            arguments[name] = value.get(name)
+            continue
+        try:
+            field = require_field(value, name, kinds, where)
+        except InputError as problem:
+            raise (NullError if value[name] is None else InputError)(str(problem)) from None
+        arguments[name] = tuple(field) if kinds == (list,) else field
     try:
         return kind(**arguments)
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
+
+
+# Names that other data sets have for a field.
+LIKELY = {
+    "context": "question prompt query input stem sentence premise",
+    "continuation": "answer sentence text completion response target output",
+    "options": "choices endings answers candidates",
+    "question": "query prompt input",
+    "text": "document content sentence body",
+    "prompt": "question query input instruction",
+    "response": "answer output prediction completion",
+}
 
 
 def _missing(name: str, kinds: tuple[type, ...], value: Mapping[str, Any], where: str) -> str:
@@ -346,6 +387,8 @@ def _missing(name: str, kinds: tuple[type, ...], value: Mapping[str, Any], where
     expected = " or ".join(NAMES[kind] for kind in kinds)
     names = sorted(value)
     similar = [field for field in names if field != "id" and isinstance(value[field], kinds)]
+    likely = LIKELY.get(name, "").split()
+    similar.sort(key=lambda field: field.lower() not in likely)
     hint = f"; if it is {similar[0]!r}, add --column {name}={similar[0]}" if similar else ""
     fields = ", ".join(map(repr, names)) or "none"
     return f'{where}: no field "{name}", expected {expected}; there are {fields}{hint}'
@@ -399,6 +442,9 @@ def list_fields(system: System, settings: Settings) -> tuple[str, ...]:
     own = (
         name
         for name, hint in hints.items()
-        if any(typing.get_origin(part) in (tuple, list) for part in (hint, *typing.get_args(hint)))
+        if any(
+            typing.get_origin(part) in (tuple, list, Sequence)
+            for part in (hint, *typing.get_args(hint))
+        )
     )
     return (*own, *settings.list_fields)

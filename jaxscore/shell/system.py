@@ -191,6 +191,10 @@ class System:
         """
         return False
 
+    def name_of(self, record: Record) -> str:
+        """Return the name of a failed record, as `summarize` gives it."""
+        return name_of(record, id_field(self) or "id")
+
     def rows(self, record: Record) -> Iterable[Record]:
         """Return the rows of a record in a data frame; by default one for each part."""
         if not self.parts:

@@ -200,7 +200,7 @@ def test_a_report_without_records_names_the_output(run, two, tmp_path):
     report.write_text('{"summary": {},\n "settings": {}}')
     ran = run("compare", report, b)
     assert ran.code == 2
-    assert f"this is a report without records, give {a}" in ran.err
+    assert f"found a report without records; give {a}" in ran.err
 
 
 def test_failed_items_are_listed_and_the_code_is_1(run, two, tmp_path):

@@ -22,7 +22,7 @@ def facts(folder):
 
 
 def scores(run, folder, model, *more):
-    words = ("--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--quiet")
+    words = ("--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--quiet", "--force")
     code, _, err = run("score", "--model", model, *words, "--batch-tokens", 128, *more)
     assert code == 0, err
     return (folder / "out.jsonl").read_bytes()

@@ -134,10 +134,12 @@ def test_manifests_name_their_command(shown):
 
 def test_it_ends_with_the_closing_block(shown):
     _, out, folder = shown
-    titles = [line[:9].strip() for line in out.splitlines()[-5:]]
-    assert titles == ["done", "shared", "model", "result", "files"]
+    titles = [line[:9].strip() for line in out[out.index("\ndone") :].splitlines()]
+    assert [*filter(None, titles)] == ["done", "shared", "model", "result", "files"]
     assert "\ndone     8 commands, 0 failed in " in out
-    assert out.endswith(f"files    {folder}\n")
+    pages = sorted(folder.rglob("*.html"))
+    assert len(pages) == 9
+    assert out.endswith("\n         ".join([f"files    {folder}", *map(str, pages)]) + "\n")
 
 
 def test_support_paths_help_in_most_items(shown):

@@ -16,7 +16,7 @@ LINES = (
     {"id": "b", "context": "The cat", "continuation": " sat"},
     "",
     {"continuation": "The cat ran"},
-    {"id": "b", "context": "The cat", "continuation": ""},
+    {"id": "b", "context": "The cat", "continuation": "s"},
     {"id": "é\u202e<b>", "context": "a|b\u202e", "continuation": " été <script>🙂", "topic": [1]},
 )
 ARRAYS = ["token_ids", "tokens", *PER_TOKEN]
@@ -78,7 +78,7 @@ def test_lines_files_and_resuming(run, place):
     (folder / "out.jsonl").unlink()
     code, out, _ = run(*flags(folder, *INT8))
     assert code == 0
-    assert "3 of 4 texts come from it" in out  # one has no token to keep
+    assert "4 of 4 texts come from it" in out  # one has no token to keep
     assert (folder / "out.jsonl").read_bytes() == before
 
     adapter = adapters.written(folder / "adapter")
@@ -101,7 +101,7 @@ def test_a_table(run, place):
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == ["b", "3", "b", "é\u202e<b>"]
     assert {*ARRAYS, *MEANS} <= set(rows[0])
-    assert rows[2]["mean_kl"] == ""
+    assert float(rows[2]["mean_kl"]) > 0
     assert len(strict(rows[1]["kl"])) == int(rows[1]["n_tokens"])
 
 

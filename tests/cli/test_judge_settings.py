@@ -136,7 +136,7 @@ def test_force_and_another_short_name(run, experiments, monkeypatch, scorers):
     monkeypatch.setattr(model_flags, "load_scorer", lambda *_, **__: scorers("tiny-gpt2"))
     folder = experiments / "ours"
     code, out, _ = run(*words_of(folder, "--truncate", "left", "--force"))
-    assert (code, "done     7 records in 1 folders, 0 failed" in out) == (0, True)
+    assert (code, "done     7 records in 1 folder, 0 failed" in out) == (0, True)
     assert read(folder / f"{REPORT}.json")["settings"]["truncate"] == "left"
     assert run("judge", "--folder", folder, "--llm", GPT2, "k").code == 0
     assert {"LLMeval_j_logits", "LLMeval_k_logits"} <= set(metrics_of(folder))

@@ -34,13 +34,17 @@ def test_a_list_flag_that_is_repeated_adds(name):
     """But for those whose words have places of their own, such as MODEL SHORT, and --input."""
     config = str(ROOT / f"configs/{name}.yaml")
     for option in app.command(name).options:
-        if not option.type.is_list or isinstance(option.metavar, tuple) or option.takes_address:
+        if not option.names or not option.type.is_list or option.takes_address:
+            continue
+        if isinstance(option.metavar, tuple):
             continue
         flag, words = option.names[0], ["1", "2", "3"]
         if option.dest == "model":  # of judge, which is the same as --llm NAME
             continue
         if option.dest == "measures":
             words = ["rank", "varentropy,renyi2"]
+        if option.dest == "chat_template_arg":
+            words = ["a=1", "b=2"]
         repeated = [word for given in words for word in (flag, given)]
         found = getattr(cli.parse(["--config", config, *repeated]), option.dest)
         assert [str(value) for value in found] == ",".join(words).split(","), flag

@@ -229,17 +229,17 @@ def test_bad_records_are_named_and_outside_the_means(run, experiments):
     path = experiments / "ours/eval_dev_out.json"
     rows = read(path)
     rows[1]["response"] = None
-    rows[3]["label"] = "Tellany"
+    rows[3]["label"] = 3
     rows[5] = None
     write(path, rows)
     code, out, err = run("metrics", "--folder", experiments / "ours")
     assert code == 1
     assert "over 4 records" in out
     assert f"failed: {path}: record 2 (q_id 'q1'): field \"response\" is null" in err
-    assert f"failed: {path}: record 4 (q_id 'q3'): field \"label\" is a string" in err
+    assert f"failed: {path}: record 4 (q_id 'q3'): field \"label\" is a whole number" in err
     assert f"failed: {path}: record 6: found null" in err
     assert "3 failed, the others are kept" in err
-    assert "done     4 records in 1 folders, 3 failed" in out
+    assert "done     4 records in 1 folder, 3 failed" in out
     assert read(experiments / "ours/eval_dev_metrics.json.run.json")["failed"] == 3
     kept = [WANT["ours"]["per_item"]["F1"][k] for k in (0, 2, 4, 6)]
     got = read(experiments / "ours/eval_dev_metrics.json")

@@ -75,7 +75,7 @@ def test_a_shard_can_be_merged_after_its_report(run, place, monkeypatch):
     monkeypatch.chdir(folder / "out/below")
     assert run("report", "a.jsonl").code == 1
     ran = run("merge", folder / "out", "--output", folder / "merged.jsonl")
-    assert (ran.code, "done     5 items of 1 files, 1 failed" in ran.out) == (1, True)
+    assert (ran.code, "done     5 items of 1 file, 1 failed" in ran.out) == (1, True)
 
 
 def test_a_column_extra_of_the_users_table_stays(run, tmp_path):
@@ -102,7 +102,7 @@ def test_a_table_has_the_fields_as_the_columns_of_other_names_give_them(run, tmp
     parquet.write_table(pyarrow.table(table), tmp_path / "in.parquet")
     output = tmp_path / "out.parquet"
     words = ("--input", tmp_path / "in.parquet", "--column", "gold=label", "id=key")
-    assert run("choose", "--model", QWEN, *words, "--output", output).code == (None in ids)
+    assert run("choose", "--model", QWEN, *words, "--output", output).code == 0
     written = parquet.read_table(output)
     assert written["gold"].to_pylist()[0] == 1
     assert written["label"].to_pylist() == [1, 1]

@@ -93,7 +93,7 @@ def test_other_spellings(run, here):
 
 def test_the_first_folders(run, here):
     code, out, _ = run("results", "--limit", 1)
-    assert (code, "done     1 folders, 0 failed" in out) == (0, True)
+    assert (code, "done     1 folder, 0 failed" in out) == (0, True)
     assert [row["exp_folder"] for row in table(here / "results/experiments_first1.csv")] == ["a|c"]
     assert not (here / "results/experiments.csv").exists()
 

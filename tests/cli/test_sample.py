@@ -188,7 +188,7 @@ def test_a_run_goes_on_where_another_ended(run, place, asked, monkeypatch):
     (folder / "out.json").write_text(json.dumps(whole[:1]), encoding="utf-8")
     code, _, err = run(*flags(folder))
     assert code == 0
-    assert f"continuing {folder / 'out.json'}, which holds 1 items" in err
+    assert f"continuing {folder / 'out.json'}, which holds 1 item" in err
     assert len(asked) == 12 + 8
     assert (folder / "out.json").read_bytes() == text
 

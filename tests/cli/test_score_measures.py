@@ -27,7 +27,7 @@ LINES = (
         "continuation": " sat on the mat, and it\n\n was warm there.",
     },
     {"id": "b", "continuation": "One two three"},
-    {"id": "c", "context": "x", "continuation": ""},
+    {"id": "c", "context": "x", "continuation": "s"},
 )
 
 
@@ -150,7 +150,8 @@ def test_a_table_and_a_summary(run, place):
     )
     for one in records(folder):
         assert "min_k" in one
-        assert not {"rank", "words", "word_surprisal"} & one.keys()
+        assert not {"rank", "tokens"} & one.keys()
+        assert len(one["words"]) == len(one["word_surprisal"])
 
 
 @pytest.mark.slow
@@ -162,7 +163,7 @@ def test_a_failed_text_has_none_and_a_run_goes_on_with_its_journal(run, place):
     assert set(first[-1]) == {"id", "error"}
     code, out, _ = run(*words)
     assert code == 1
-    assert "2 of 3 texts come from it" in out  # one has no tokens
+    assert "3 of 3 texts come from it" in out
     assert records(folder) == first
 
 
@@ -179,10 +180,22 @@ def test_a_failed_text_has_none_and_a_run_goes_on_with_its_journal(run, place):
         (("--measures", "min_k", "--min-k", "0"), "min_k is 0.0, expected above 0 and at most 1"),
         (("--measures", "min_k", "--min-k", "nan"), "--min-k: nan, expected a finite number"),
         (("--unit", "letter"), "'letter', expected one of"),
-        (("--measures", "rank", "--min-k", "0.3"), "min_k is 0.3, and without min_k or min_k_pp"),
-        (("--measures", "rank", "--top-k", "3"), "top_k is 3, and without top_k nothing reads it"),
-        (("--log-base", "e"), "log_base is 'e', and without unit \"word\" nothing reads it"),
-        (("--leading-blank", "skip"), "leading_blank is 'skip', and without unit"),
+        (
+            ("--measures", "rank", "--min-k", "0.3"),
+            "min_k is 0.3, which has no effect without --measures min_k",
+        ),
+        (
+            ("--measures", "rank", "--top-k", "3"),
+            "top_k is 3, which has no effect without --measures top_k",
+        ),
+        (
+            ("--log-base", "e"),
+            "log_base is 'e', which has no effect without --unit word",
+        ),
+        (
+            ("--leading-blank", "skip"),
+            "leading_blank is 'skip', which has no effect without --unit",
+        ),
     ],
 )
 def test_what_is_refused(run, place, words, message):

@@ -112,7 +112,7 @@ def test_the_model_is_the_first_generator(run, folder):
     (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
     code, _, err = run("self-certainty", "--input-file", folder / "in.json")
     assert code == 0
-    assert f"1 items name another generator; all are scored with {QWEN}" in err
+    assert f"1 item with another generator; all are scored with {QWEN}" in err
     first, second = result(folder)
     assert first["confidence_list"] == second["confidence_list"]
     assert first["confidence_settings"]["model"] == QWEN
@@ -161,7 +161,7 @@ def test_a_run_goes_on_where_another_ended(run, folder, counted):
         code, _, err = run(*flags(folder))
         assert code == 1
         assert counted == wanted
-        assert f"continuing {path}, which holds {len(records)} items" in err
+        assert f"continuing {path}, which holds {len(records)} item" in err
         for one, other in zip(result(folder), whole, strict=True):
             assert one == {
                 **other,

@@ -174,7 +174,7 @@ def test_shard_replaced_while_it_is_scored_is_refused(run, data, tmp_path, monke
         assert (ran.code, f"{source}: changed while this run read it" in ran.err) == (2, True)
     assert not written(out)
     assert not list(out.rglob("*.run.json"))
-    assert "done     1 of 1 files, 0 were finished" in run(*words(source, out)).out
+    assert "done     1 of 1 file, 0 were finished" in run(*words(source, out)).out
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_run_goes_on_where_another_ended(run, folder, asked, monkeypatch):
     path.write_text(json.dumps(whole[:1]), encoding="utf-8")
     code, out, err = run(*flags(folder))
     assert code == 0
-    assert f"continuing {path}, which holds 1 items" in err
+    assert f"continuing {path}, which holds 1 item" in err
     assert [one.id for one in asked[3:]] == ["item 2 (id 1)", "item 3 (id 2)"]
     assert result(folder)[0] == whole[0]
 

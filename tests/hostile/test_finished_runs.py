@@ -238,7 +238,7 @@ def test_output_in_a_store_that_lost_records_is_scored_again(
         assert (ran.code, "faulty://b/out/a.jsonl: not as its manifest" in ran.err) == (2, True)
     ran = run(*[word for word in words if word != "--quiet"])
     assert "faulty://b/out/a.jsonl: not as its manifest describes it" in ran.err
-    assert "done     1 of 1 files, 0 were finished" in ran.out
+    assert "done     1 of 1 file, 0 were finished" in ran.out
     assert store.cat_file("/b/out/a.jsonl") == before
 
 

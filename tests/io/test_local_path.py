@@ -96,7 +96,7 @@ def test_a_store_is_refused_by_flags_of_other_files(flag, capsys):
 def test_the_flags_that_were_found_are_those_of_the_commands():
     found = {name: paths(name) for name in listing.NAMES}
     assert {"--input", "--output", "--html", "--lora"} <= set(found["score"])
-    assert found["compare"][:2] == ["a", "b"]
+    assert found["compare"][:2] == ["a", "others"]
     assert all(found[name] for name in listing.NAMES if name not in ("families", "schema"))
 
 

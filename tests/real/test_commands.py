@@ -246,7 +246,8 @@ def test_families_says_that_the_file_would_load(commands):
 def test_plan_counts_the_published_parameters(commands):
     assert "134,515,008 parameters" in commands.run("plan")
     found = commands.json("plan.json")
-    assert found["bytes_a_device"] < found["programs"][0]["peak_bytes_a_device"] < 400e6
+    assert found["dtype"] == "float32"  # as commands load it on this CPU
+    assert found["bytes_a_device"] < found["programs"][0]["peak_bytes_a_device"] < 700e6
 
 
 @torch.inference_mode()

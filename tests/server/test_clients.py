@@ -33,7 +33,7 @@ def test_score_as_a_system(endpoint):
     """Fields that a server tells have the numbers of the scorer, the others are None."""
     scorer, client = endpoint
     texts = [{"id": one.id, "context": one.context, "continuation": one.continuation}
-             for one in [*list(questions())[:3], *ODD]]  # fmt: skip
+             for one in [*list(questions())[:3], *ODD] if one.continuation]  # fmt: skip
     there, here = (evaluate("score", source, texts) for source in (client, scorer))
     assert there.failures == here.failures == []
     for one, other in zip(there.items, here.items, strict=True):

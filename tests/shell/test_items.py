@@ -217,3 +217,22 @@ def test_values_from_python_that_json_lacks_become_those_of_a_table():
     ]
     assert "found set, which JSON cannot hold" in entries[2].error
     json.dumps(entries[2].extra)
+
+
+@pytest.mark.parametrize(
+    ("item", "column"),
+    [
+        ({"answer": "B", "choices": ["a", "b"], "question": "Who?"}, "context=question"),
+        ({"A": "a", "B": "b", "answer": "B", "stem": "Who?"}, "context=stem"),
+        ({"A": "a", "Prompt": "Who?"}, "context=Prompt"),
+        ({"A": "a", "z": "b"}, "context=A"),
+    ],
+)
+def test_a_missing_field_names_the_likely_column(tmp_path, item, column):
+    from jaxscore.shell.items import read_file
+    from jaxscore.systems import choose
+
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(item) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=f"add --column {column}$"):
+        read_file(choose.SYSTEM, path, choose.Settings())

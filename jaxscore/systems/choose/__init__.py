@@ -30,15 +30,15 @@ from jaxscore.shell.prompts import Example, JointSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Aside, Summary, System, failed
-from jaxscore.systems.choose.item import LETTERS, Item
+from jaxscore.systems.choose.item import FROM_ONE_HINT, LETTERS, Item
 from jaxscore.systems.choose.orders import check_orders, mean_places, order_fields, orders_of
 from jaxscore.systems.choose.report import report
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
 FROM_ONE = (
-    "gold indices count from 0, but no item's gold is the first option and the model mostly "
-    "chooses the option before the gold one; subtract 1 if yours count from 1"
+    "gold indices count from 0, and yours seem to count from 1: no item's gold is the first "
+    "option; subtract 1 if they do"
 )
 RULES = ("", "_norm", "_pmi", "_token")  # endings of `choice`, `acc` and `skill`
 
@@ -386,16 +386,23 @@ def _count_ties(good: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def _counts_from_one(records: Iterable[Mapping[str, Any]]) -> bool:
     """Return True if gold indices seem to be counted from 1.
 
-    No item's gold is the first option, and the model chooses the option before the gold one
-    significantly more often than the gold one (sign test, p < 0.01).
+    No item's gold is the first option. In addition an index is the number of options, or the model
+    chooses the option before the gold one more often than the gold one: significantly (sign test,
+    p < 0.01), or where right options at random places would seldom leave out the first one.
     """
     before = exact = 0
+    chance, is_beyond = 1.0, False
     for record in records:
-        if not record["gold"]:
-            return False
-        before += record["choice"] == record["gold"] - 1
-        exact += record["choice"] == record["gold"]
-    return before > exact and paired.mcnemar(before, exact) < 0.01
+        if "error" in record:
+            is_beyond = is_beyond or record["error"].endswith(FROM_ONE_HINT)
+        elif (gold := record.get("gold")) is not None:
+            if not gold:
+                return False
+            before += record["choice"] == gold - 1
+            exact += record["choice"] == gold
+            chance *= 1 - 1 / len(record["options"])
+    is_likely = before > exact and (paired.mcnemar(before, exact) < 0.01 or chance < 0.02)
+    return is_beyond or is_likely
 
 
 def _warnings(records: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -618,7 +625,7 @@ class Choose(System):
                 **({"places": mean_places(good)} if settings.orders else {}),
             },
             failures=failed(records),
-            warnings=[*_warnings(good), *([FROM_ONE] if _counts_from_one(with_gold) else [])],
+            warnings=[*_warnings(good), *([FROM_ONE] if _counts_from_one(records) else [])],
         )
 
     def findings(self, run: Report) -> list[str]:

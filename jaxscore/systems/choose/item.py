@@ -19,6 +19,7 @@ from jaxscore.shell.prompts import ExampleItem
 LETTERS = string.ascii_uppercase
 OPTIONS = "{options}"  # field of a context
 NO_CATEGORY = "(none)"
+FROM_ONE_HINT = "is it counted from 1?"
 INDEX = re.compile(r"[0-9]{1,9}")
 LETTER = re.compile(r"\(?([A-Za-z])[.):]?")
 LABELS = 'field "options" is an object, expected {"text": [...], "label": [...]}'
@@ -154,7 +155,7 @@ def _gold_index(value: Any, options: Sequence[str]) -> int | None:
             f"{last}, or its text"
         )
     if not 0 <= value <= last:
-        hint = "; is it counted from 1?" if value == len(options) else ""
+        hint = f"; {FROM_ONE_HINT}" if value == len(options) else ""
         raise InputError(
             f'field "gold" is {str(value)[:20]}, expected an index from 0 to {last}{hint}'
         )

@@ -353,12 +353,11 @@ def _reader_of_report(
         return reader, report[reader.system.what]
     hint, name = "", path.name.replace("_report.json", ".json").removesuffix(".report.json")
     if "command" in report and "flags" in report:
-        hint = "; this is a manifest, give the file without .run.json"
+        hint = "a manifest; give the file without .run.json"
     elif name != path.name and _is_file(path.with_name(name)):
-        hint = f"; this is a report without records, give {path.with_name(name)}"
-    raise InputError(
-        f"{path}: found an object with {_names(report)}, expected {expected_files()}{hint}"
-    )
+        hint = f"a report without records; give {path.with_name(name)}"
+    unknown = f"an object with {_names(report)}, expected {expected_files()}"
+    raise InputError(f"{path}: found {hint or unknown}")
 
 
 def _names(record: Mapping[str, Any]) -> str:

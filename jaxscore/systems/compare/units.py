@@ -6,6 +6,8 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import orjson
+
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NAME_FIELDS, Row
 from jaxscore.io.json_input import json_kind
@@ -310,11 +312,25 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
     if len(parts) == 1 and len(arguments) == 2:  # X | None
         return _checked(parts[0], value, name)
     expected = typing.get_origin(hint) or hint
+    if expected is dict and isinstance(value, str):  # of a table
+        value = read_json_text(value, name)
     if expected in (float, int):
         return _checked_number(expected, value, name)
     if expected in EXPECTED and not isinstance(value, expected):
         raise InputError(f'field "{name}" is {json_kind(value)}, expected {EXPECTED[expected]}')
     return [_checked(parts[0], entry, name) for entry in value] if expected is list else value
+
+
+def read_json_text(text: str, name: str) -> Any:
+    """Return the object of a table's cell.
+
+    Raises:
+        InputError: it is not JSON, as in an edited file.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise InputError(f'field "{name}" is a text, expected an object') from None
 
 
 def _checked_number(expected: type, value: Any, name: str) -> float:

@@ -16,7 +16,7 @@ from jaxscore.shell.system import PAGE, Summary, System, failed
 from jaxscore.systems.divergence.report import report
 from jaxscore.systems.divergence.summary import NUMBERS, means_of, summarise, values_of
 from jaxscore.systems.divergence.worst import strip_of, worst_texts, worst_tokens
-from jaxscore.systems.score import Item, Score
+from jaxscore.systems.score import EMPTY, Item, Score
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
@@ -146,7 +146,8 @@ class Divergence(System):
         requests = (Request(k, item.context, item.continuation) for k, item in enumerate(items))
         results = lm.stream(requests, n_requests=len(items), **settings.options())
         for item, scored in zip(items, results, strict=True):
-            yield _record(item, scored, settings)
+            is_empty = not scored.error and not scored.n_tokens
+            yield {"error": EMPTY} if is_empty else _record(item, scored, settings)
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Means over all scored tokens, and percentiles of their KL divergence."""

@@ -13,13 +13,15 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypedDict
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.io.items import NOTHING, Row
+from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
+from jaxscore.report.counts import counted
 from jaxscore.shell.fields import PAIRED
 from jaxscore.shell.items import Entry, Items, read_entry
 from jaxscore.shell.system import Record, Summary, System
@@ -36,14 +38,14 @@ class Item:
     Attributes:
         q_id: not necessarily unique.
         response: may be empty.
-        label: one reference or more.
+        label: one reference, or a list of one or more.
         question: "" if the record has no text there.
         ranking_label: of any type; None if it is absent.
     """
 
     q_id: str | int
     response: str
-    label: Sequence[str]
+    label: Sequence[str] | str
     question: Any = ""
     ranking_label: Any = None
 
@@ -55,6 +57,8 @@ class Item:
         """
         if not isinstance(self.question, str):
             object.__setattr__(self, "question", "")
+        label = (self.label,) * bool(self.label) if isinstance(self.label, str) else self.label
+        object.__setattr__(self, "label", tuple(label))
         if not self.label:
             raise InputError('field "label" is empty, expected one reference answer or more')
         for place, reference in enumerate(self.label, start=1):
@@ -142,7 +146,13 @@ class RecordSystem(System):
     def read(
         self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """See `System.read`; objects are rows, or `Records`."""
+        """See `System.read`; objects are rows, or `Records`. A row of a file needs no `q_id`."""
+        if isinstance(source, Path):
+            for index, row in enumerate(read_rows(source, columns, lists)):
+                ids = (row.item.get("q_id"), row.item.get("id"), row.number)
+                item = row.item | {"q_id": next(id for id in ids if id is not None)}
+                yield Row(index, f"{row.where}{_shown_id(item['q_id'])}", item)
+            return
         records = read(source)
         prefix = records.where and f"{records.where}: "
         for index, row in enumerate(records.rows):
@@ -150,9 +160,13 @@ class RecordSystem(System):
             yield Row(index, f"{prefix}{name}", row)
 
     def check(self, items: Items, settings: Any) -> None:
-        """Refuse no records; unusable ones alone have a report of their own."""
-        if not items.n_all:
+        """Refuse a file without a usable record; in a folder these have a report of their own."""
+        if items.is_file or not items.n_all:
             items.require_usable()
+
+    def name_of(self, record: Record) -> str:
+        """See `System.name_of`."""
+        return row_name(record["index"], record.get("q_id"))
 
     def entries(self, objects: Any) -> list[Entry]:
         """The rows as entries, the unusable ones included."""
@@ -162,12 +176,15 @@ class RecordSystem(System):
 RESPONSES = RecordSystem()
 
 
-def row_name(index: int, q_id: object) -> str:
-    """What messages call a record."""
-    shown = f" (q_id {q_id})" if isinstance(q_id, int) else ""
-    if isinstance(q_id, str):
-        shown = f" (q_id {q_id[:SHOWN]!a}{'…' if len(q_id) > SHOWN else ''})"
-    return f"record {index + 1}{shown}"
+def row_name(index: int | str, q_id: object) -> str:
+    """Return the name of a record in messages; in a shard its index has the shard's name."""
+    return f"record {index + 1 if isinstance(index, int) else index}{_shown_id(q_id)}"
+
+
+def _shown_id(q_id: object) -> str:
+    if isinstance(q_id, str) and q_id:
+        return f" (q_id {q_id[:SHOWN]!a}{'…' if len(q_id) > SHOWN else ''})"
+    return f" (q_id {q_id})" if isinstance(q_id, int) else ""
 
 
 def failed(records: Iterable[Record]) -> list[tuple[str, str]]:
@@ -253,14 +270,14 @@ def _headline(kind: str, summary: Mapping[str, Any]) -> str:
         if not summary["n"]:
             return "no pair was judged"
         rates = (f"{name} {one['percent']:.1f} %" for name, one in summary["rates"].items())
-        return f"{', '.join(rates)} over {summary['n']} records"
+        return f"{', '.join(rates)} over {counted(summary['n'], 'records')}"
     if summary["mean"] is None:
         return "no record was judged"
     low, high = summary["interval"]
     span = "" if low is None else f" [{low:.5f}, {high:.5f}]"
     outside = summary.get("outside")
     rest = "" if outside is None else f", {outside:.4f} of the probability outside the labels"
-    return f"{summary['mean']:.5f}{span} over {summary['n']} records{rest}"
+    return f"{summary['mean']:.5f}{span} over {counted(summary['n'], 'records')}{rest}"
 
 
 def metric_means(metric: str, details: Mapping[str, Any]) -> dict[str, float | None]:

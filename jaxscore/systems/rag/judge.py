@@ -234,6 +234,8 @@ class Judge(JudgeSystem):
       eval_<split>_out.json   a list of records:
         {"q_id": "q1", "response": "In Oslo.", "label": ["Oslo"],
          "question": "Where was Ada born?"}
+    or with --output such objects in files (--input, JSONL and tables; `label` may
+    be one string, `q_id` absent); --column label=gold_answers names a field
 
     the judge, one of:
       --llm [MODEL [SHORT]]   a model on this machine; --model MODEL is the same.
@@ -257,7 +259,9 @@ class Judge(JudgeSystem):
     responses is better. --seed draws their order; --both-orders judges both: a win
     or a loss is what both answers say, and answers that disagree are a tie.
 
-    output, merged into what the files hold:
+    output of files: --output, as JSONL or a table, with a report and a page;
+    merge, report and compare read it
+    output of folders, merged into what the files hold:
       eval_<split>_out.json       a column of scores
       eval_<split>_metrics.json   its mean, null where no answer could be read;
                                   against an opponent the percentages of win, tie

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 from jaxscore.analysis import lexical
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
+from jaxscore.report.counts import counted
 from jaxscore.shell.fields import PAIRED, Decision, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings as BaseSettings
@@ -99,12 +100,16 @@ class Metrics(RecordSystem):
         {"q_id": "q1", "response": "In Oslo.", "label": ["Oslo"],
          "question": "...", "instruction": "...", "ranking_label": [["12"], ["7"]]}
         `question`, `instruction` and `ranking_label` may be absent.
+    or with --output such objects in files (--input, JSONL and tables; `label` may
+    be one string, `q_id` absent); --column label=gold_answers names a field
+    in folders also
       eval_<split>_ranking_run.trec, else run.retrieve.top_<k>...<split>...trec
                               optional
       config.yaml             optional; its generation_top_k is the k of recall_k,
                               else the one in the file name
 
-    output, merged into what the files hold:
+    output of files: --output, as JSONL or a table; merge and compare read it
+    output of folders, merged into what the files hold:
       eval_<split>_out.json      a column for each of M, EM, F1, Precision, Recall,
                                  Recall_char3gram, Rouge-1, Rouge-2, Rouge-L (best
                                  of the references)
@@ -136,7 +141,7 @@ class Metrics(RecordSystem):
         """Compare each response with its references."""
         for item in items:
             found = scores(item.response, item.label)
-            yield {"q_id": item.q_id, **{name: found[name] for name in settings.names}}
+            yield {**item.repeated(), **{name: found[name] for name in settings.names}}
 
     def summarize(self, records: Sequence[Any], settings: Settings) -> Summary:
         """The mean of each metric."""
@@ -152,7 +157,7 @@ class Metrics(RecordSystem):
         }
         means = ", ".join(f"{name} {one.mean:.4f}" for name, one in numbers.items() if good)
         return Summary(
-            headline=f"{means} over {len(good)} records"
+            headline=f"{means} over {counted(len(good), 'records')}"
             if good
             else "no record is left to evaluate",
             numbers=numbers,

@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import read_lines
+from jaxscore.report.counts import counted
 from jaxscore.shell.system import Summary
 from jaxscore.systems.rag import Records, experiment_folder
 
@@ -143,7 +144,7 @@ def evaluate(run: Run, scored: Scored, records: Records) -> Summary:
     means_text = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
     n_found = sum(len(relevant[name] & scores.keys()) for name, scores in documents.items())
     return Summary(
-        headline=f"{means_text} over {len(rankings)} questions",
+        headline=f"{means_text} over {counted(len(rankings), 'questions')}",
         numbers=named,
         failures=scored.failures + failures,
         details={"n_questions": len(rankings), "n_found": n_found},

@@ -89,8 +89,8 @@ class AgainstSettings(Settings):
             value = getattr(self, name)
             if not self.has_other and value != getattr(AgainstSettings, name):
                 raise InputError(
-                    f"setting {name} is {value!r}, and without another context nothing reads it; "
-                    "add --against or --against-field, or leave it out"
+                    f"setting {name} is {value!r}, which has no effect without --against or "
+                    f"--against-field; add one, or leave out --{name.replace('_', '-')}"
                 )
 
     @property

@@ -184,16 +184,16 @@ class MeasureSettings(Settings):
         if not 0 < self.min_k <= 1:
             raise InputError(f"setting min_k is {self.min_k}, expected above 0 and at most 1")
         readers = {
-            "min_k": ("min_k or min_k_pp", {"min_k", "min_k_pp"} & set(names)),
-            "top_k": ("top_k", "top_k" in names),
-            **dict.fromkeys(("log_base", "leading_blank"), ('unit "word"', self.unit == "word")),
+            "min_k": ("--measures min_k", {"min_k", "min_k_pp"} & set(names)),
+            "top_k": ("--measures top_k", "top_k" in names),
+            **dict.fromkeys(("log_base", "leading_blank"), ("--unit word", self.unit == "word")),
         }
         for name, (reader, is_read) in readers.items():
             value = getattr(self, name)
             if not is_read and value != getattr(MeasureSettings, name):
                 raise InputError(
-                    f"setting {name} is {value!r}, and without {reader} nothing reads it; ask for "
-                    f"{reader}, or leave it out"
+                    f"setting {name} is {value!r}, which has no effect without {reader}; add that, "
+                    f"or leave out --{name.replace('_', '-')}"
                 )
 
     @property

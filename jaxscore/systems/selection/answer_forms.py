@@ -78,6 +78,7 @@ _NAMED_LETTER = re.compile(
     r"(?:\b(?i:is|be|option|choice|choose|select|pick)|\u9009|\u9078)\s*:?\s*[*_(\"'$]{0,4}([A-Z])\b"
 )
 _ALONE = re.compile(rf"(?<!{_LATIN})([A-Z])(?!{_LATIN})")
+_OBJECT_START = re.compile(r"\s*(?:```\w*\s*)?\{\s*\"")
 _SENTENCE_END = re.compile(r"[.!?\u2026]+[)\"'\]*_\u201d]*\s+(?![a-z])|[\u3002\uff01\uff1f]+|\n")
 _COURTESY = re.compile(
     r"(?:I )?hope |Let me know|Feel free|Please let|If you (?:have|need)|Is there any|Would you",
@@ -259,8 +260,13 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def last_sentences(text: str) -> Iterator[str]:
-    """Iterate over the sentences with a letter or digit from the last, without courtesies."""
+    """Iterate over the sentences with a letter or digit from the last, without courtesies.
+
+    JSON that ends before its object does is cut off, and has none.
+    """
     end = len(text)
+    if _OBJECT_START.match(text) and not text.rstrip("` \n").endswith("}"):
+        return
     for match in reversed(list(_SENTENCE_END.finditer(text))):
         if _ABBREVIATION.search(text, max(0, match.start() - 10), match.start()):
             continue

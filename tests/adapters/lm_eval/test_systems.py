@@ -56,13 +56,16 @@ def alone(one):
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("name", "prefix"), [("tiny-llama3", None), ("tiny-gpt2", 0)])
-def test_documents(name, prefix, scorers):
+def test_documents(name, prefix, scorers, monkeypatch):
     """Without the tokenizer's own BOS, which they would score after the one before a text."""
     args = {"max_length": 24, "add_bos_token": False}
     theirs = by_hf(case(name), args, "rolling")
     samples = sorted(theirs["samples"]["rolling"], key=lambda one: one["doc_id"])
     texts = [sample["doc"]["t"] for sample in samples]
-    report = evaluate("perplexity", scorers(name), texts, max_length=24, prefix_token_id=prefix)
+    scorer = scorers(name)
+    if prefix is not None:
+        monkeypatch.setattr(scorer.encoder, "prefix", [prefix])
+    report = evaluate("perplexity", scorer, texts, max_length=24)
     want = [float(answer[0]) for answer in responses(theirs, "rolling")]
     got = [one["sum_logprob"] for one in report.items]
     assert got == pytest.approx(want, abs=1e-3, rel=1e-6)

@@ -246,3 +246,12 @@ def test_gold_counted_from_one_is_reported(scorers):
     options = options[1:2] + options[:1] + options[2:]  # the best one is the second
     items = [{**item, "options": options} for item in items]
     assert not any("subtract 1" in text for text in evaluate("choose", scorer, items).remarks)
+
+
+def test_an_index_beyond_the_options_says_that_gold_counts_from_one(scorers):
+    items = [{"context": "Oslo is in", "options": [" a", " b"], "gold": gold} for gold in (1, 2)]
+    report = evaluate("choose", scorers("tiny-qwen2"), items)
+    assert [why.partition("; ")[2] for _, why in report.failures] == ["is it counted from 1?"]
+    assert any("subtract 1" in text for text in report.remarks)
+    report = evaluate("choose", scorers("tiny-qwen2"), [*items, {**items[0], "gold": 0}])
+    assert not any("subtract 1" in text for text in report.remarks)

@@ -53,7 +53,7 @@ def records_of(results, **settings):
     items = [Item(context="ctx ", continuation="x")] * len(results)
     found = SYSTEM.score(Pair(results), items, Settings(**settings))
     for result, record in zip(results, found, strict=True):
-        page = record.pop(PAGE)
+        page = record.pop(PAGE, {})
         out.append({"id": result.id, **record}, page)
     return out
 

@@ -119,7 +119,7 @@ def test_items_of_a_file(tmp_path):
         ('{"question": "?", "paths": {}}', 'field "paths" is an object, expected a list'),
         ('{"question": "?", "paths": ["a"]}', 'field "paths", entry 1: expected a list of strings'),
         ('{"question": "?", "paths": [["a"], [1]]}', "entry 2: expected a list of strings, found"),
-        ('{"id": null, "question": "?", "paths": []}', 'field "id" is null'),
+        ('{"id": [], "question": "?", "paths": []}', 'field "id" is a list'),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, message):

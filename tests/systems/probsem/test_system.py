@@ -166,7 +166,7 @@ def test_files_that_are_not_there(tmp_path):
         ({"text": "x", "expected": 2}, "expected is 2, and the queries are 0 to 1; give the index"),
         ({"text": "x", "expected": -2}, "expected is -2, and the queries"),
         ({"text": "x", "expected": True}, 'field "expected" is true or false, expected a whole'),
-        ({"text": "x", "expected": 0.0}, 'field "expected" is a number, expected a whole number'),
+        ({"text": "x", "expected": 0.5}, 'field "expected" is a number, expected a whole number'),
         (None, "found null, expected an object"),
     ],
 )

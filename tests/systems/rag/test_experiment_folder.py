@@ -42,7 +42,7 @@ def test_the_shared_cases():
         ({**GOOD, "q_id": True}, 'field "q_id" is true or false'),
         ({**GOOD, "response": None}, 'field "response" is null, expected a string'),
         ({"q_id": "q", "label": ["y"]}, 'no field "response"'),
-        ({**GOOD, "label": "Oslo"}, 'field "label" is a string, expected a list'),
+        ({**GOOD, "label": 3}, 'field "label" is a whole number, expected a list or a string'),
         ({**GOOD, "label": []}, 'field "label" is empty'),
         ({**GOOD, "label": ["Oslo", None]}, 'field "label", entry 2: found null'),
         ({**GOOD, "label": [["Oslo"]]}, 'field "label", entry 1: found a list'),

@@ -29,7 +29,7 @@ def test_the_shared_cases(side):
 def test_an_unusable_record_keeps_its_place():
     rows = [{}, {"q_id": "q", "response": "Oslo", "label": ["Oslo"]}, {"q_id": 7}]
     report = evaluate("metrics", None, rows, names=("EM",))
-    assert report.items[1] == {"index": 1, "q_id": "q", "EM": 1.0}
+    assert report.items[1] == {"index": 1, **rows[1], "question": "", "EM": 1.0}
     assert [name for name, _ in report.failures] == ["record 1", "record 3"]
     assert report.items[2] == {"index": 2, "error": report.failures[1][1]}
 

@@ -51,10 +51,13 @@ def test_context_and_id_may_be_left_out(tmp_path):
     [
         ("{}", 'no field "continuation", expected a string; there are none'),
         ('{"continuation": 3}', 'field "continuation" is a whole number, expected a string'),
-        ('{"continuation": "", "context": null}', 'field "context" is null, expected a string'),
+        (
+            '{"continuation": "", "context": 1}',
+            'field "context" is a whole number, expected a string',
+        ),
         ('{"continuation": "", "id": [1]}', 'field "id" is a list, expected a string or a whole'),
         ('{"continuation": "", "id": true}', 'field "id" is true or false, expected a string'),
-        ('{"continuation": "", "id": 1.0}', 'field "id" is a number, expected a string'),
+        ('{"continuation": "", "id": 1.5}', 'field "id" is a number, expected a string'),
     ],
 )
 def test_a_wrong_field_is_named_with_its_line(tmp_path, line, message):

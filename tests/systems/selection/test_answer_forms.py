@@ -125,6 +125,16 @@ def test_forms_of_an_answer_to_a_numeric_question(response, answer):
     assert read_first(response, BY_GOLD["number"], "number") == answer
 
 
+@pytest.mark.parametrize("fence", ["", "```json\n"])
+def test_json_that_is_cut_off_has_no_answer(fence):
+    cut = '{"reasoning": "Ann works for Sollux. It is based'
+    whole = '{"reasoning": "Ann works for Sollux.", "answer": "Oslo"}'
+    item = {"model_input": "q", "output": [fence + cut, fence + whole], "gold": "Oslo"}
+    chosen = evaluate("select", None, [{**item, "confidence_list": [2.0, 1.0]}], gold="gold")
+    assert chosen.items[0]["output"] == [fence + whole]
+    assert chosen.items[0]["considered"]["forms"] == [None, "json"]
+
+
 def test_a_choice_does_not_depend_on_the_gold_but_for_its_type():
     """A form that only right responses have would make `select` as good as an oracle."""
     given = items(("Paris", "It is Rome."))[0] | {"output": ["It is Rome.", "It is Paris."]}
