@@ -54,7 +54,7 @@ class AgainstSettings(Settings):
         None,
         metavar="TEXT",
         group=GROUP,
-        help="score each continuation after TEXT too ('' is no context), and add its gain by the "
+        help="score each continuation after TEXT too ('' for none), and add its gain by the "
         "context: IFD, LongPPL. ReCaLL (arXiv 2406.15968) is `ifd` with the prefix as context and "
         "--against ''",
     )
