@@ -160,7 +160,8 @@ class Scoring:
     def _scored(self, table: Any) -> Any:
         """A pyarrow Table with the columns of the results."""
         declared = self._declared
-        names = {field: self._columns.get(field, field) for field in item_fields(declared)}
+        fields = (*item_fields(declared), *self._chosen().further_fields)
+        names = {field: self._columns.get(field, field) for field in fields}
         check_free(table.column_names, self._results, ())
         if missing := [name for name in self._columns.values() if name not in table.column_names]:
             raise InputError(

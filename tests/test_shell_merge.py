@@ -140,6 +140,7 @@ CASES = [
     Case("choose", {"n_bootstrap": 7}, CHOICES, HashedLM()),
     Case("score", {}, SCORED, HashedLM()),
     Case("score", {"summary_only": True}, SCORED, HashedLM()),
+    Case("score", {"against": "A", "boundary": "separate"}, SCORED, HashedLM()),
     Case("paths", {"n_bootstrap": 7}, PATHS, HashedLM()),
     Case("chronologic", {"n_bootstrap": 7}, QUESTIONS, HashedLM()),
     Case("select", {}, SAMPLES),

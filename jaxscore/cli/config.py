@@ -173,7 +173,7 @@ def _words(option: Flag, key: str, value: Any, where: str) -> list[str] | None:
         raise InputError(f"{where}: {key} is {is_a or 'empty'}, expected {expected}")
     if isinstance(value, bool):
         return [] if value else None
-    if not value and option.words != ANY:
+    if value == [] and option.words != ANY:  # a quoted empty text is a value
         raise InputError(f"{where}: argument {option.title}: expected at least one argument")
     return value if isinstance(value, list) else [str(value)]
 

@@ -81,6 +81,7 @@ class Items(Sequence[Any]):
         """
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = result_fields(system, settings)
+        self._settings = settings
         self.is_file = is_file
         self._undrawn: Collection[int] = ()
         self.recalled: dict[int, Record] = {}
@@ -100,9 +101,11 @@ class Items(Sequence[Any]):
             if place in self._undrawn:
                 continue
             number = f"{self._prefix}{row.number}" if self._prefix else row.number
-            yield read_entry(
+            entry = read_entry(
                 self._system, row.item, number, row.where, self._reserved, is_row=self.is_file
             )
+            item = self._settings.complete(entry.item, entry.extra)
+            yield entry if item is entry.item else dataclasses.replace(entry, item=item)
 
     def require_usable(self, *, all_of_them: bool = False) -> None:
         """Refuse an input without a usable item.

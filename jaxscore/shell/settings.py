@@ -45,6 +45,19 @@ class Settings:
         """Declared fields that no record of a run with these settings has."""
         return frozenset()
 
+    @property
+    def further_fields(self) -> tuple[str, ...]:
+        """Names of fields of the input that `complete` reads."""
+        return ()
+
+    def complete(self, item: Any, others: Mapping[str, Any]) -> Any:
+        """Return an item with what the settings need of the input's other fields.
+
+        Args:
+            others: other fields of the item's object.
+        """
+        return item
+
     def policies(self) -> dict[str, str]:
         """Boundary -> policy of the encoder, the run's own first; empty without a boundary."""
         return {}

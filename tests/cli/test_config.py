@@ -132,6 +132,8 @@ def test_flags_with_some_values_or_none(write):
     assert parsed(write(judge + "llm: []\nsplit: test\n")).llm == []
     assert parsed(write(judge + "bem: true\nfolder: f\n")).bem == parsed(write(judge), "--bem").bem
     assert parsed(write(judge + "bem: some/model\n")).bem == "some/model"
+    score = "command: score\nmodel: m\ninput: i.jsonl\noutput: o.jsonl\nagainst: ''\n"
+    assert parsed(write(score)).against == ""
     usc = "command: usc-generate\nmodel: m\ninput-file: i.json\n"
     assert parsed(write(usc + "n: 4\n")).n == parsed(write(usc + "best_N: 4\n")).n == 4
 

@@ -85,6 +85,7 @@ REFERENCE = ("--reference", QWEN, "--reference-dtype", "bfloat16")
 CASES_OF_MERGE = [
     Case("score", SCORED, (*MODEL, *NOISE), TABLES),
     Case("score", SCORED, (*MODEL, "--summary-only"), ("jsonl",)),
+    Case("score", SCORED, (*MODEL, "--against", "", "--boundary", "separate"), ("jsonl", "csv")),
     Case("choose", CHOICES, (*MODEL, *NOISE), TABLES, code=1),
     Case("perplexity", TEXTS, MODEL, TABLES),
     Case("divergence", SCORED, (*MODEL, *NOISE, *REFERENCE), TABLES),

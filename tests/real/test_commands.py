@@ -117,6 +117,17 @@ def by_kind(records, field):
     }
 
 
+def test_an_instruction_makes_its_answer_more_probable(commands):
+    commands.run("score-against")
+    records = commands.lines("gains.jsonl")
+    ifd = {
+        kind: [record["ifd"] for record in records if record["kind"] == kind]
+        for kind in ("own", "other")
+    }
+    assert mean(value < 1 for value in ifd["own"]) > 0.9
+    assert mean(value < 1 for value in ifd["other"]) < 0.5
+
+
 def test_english_is_more_probable_than_shuffled_words(commands):
     commands.run("score")
     found = by_kind(commands.lines("scores.jsonl"), "mean_logprob")

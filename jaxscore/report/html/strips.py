@@ -181,8 +181,12 @@ def join(parts: Sequence[Tokens]) -> Tokens:
     """The texts of all parts."""
 
     def joined(values: list[Any]) -> Any:
-        if isinstance(values[0], Mapping):
-            return {name: np.concatenate([value[name] for value in values]) for name in values[0]}
+        if isinstance(values[0], Mapping):  # a part without tokens may lack further numbers
+            names = dict.fromkeys(name for value in values for name in value)
+            return {
+                name: np.concatenate([value[name] for value in values if name in value])
+                for name in names
+            }
         return np.concatenate(values)
 
     names = [field.name for field in dataclasses.fields(Tokens)]

@@ -1,6 +1,7 @@
 """Log-probability, entropy and self-certainty of each token of a text, in bounded memory."""
 
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row
+from jaxscore.io.json_input import require_field
 from jaxscore.lm import Capabilities
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
@@ -20,7 +22,14 @@ from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import TextSettings
-from jaxscore.shell.system import PAGE, Summary, System, failed
+from jaxscore.shell.system import PAGE, Aside, Summary, System, failed
+from jaxscore.systems.score.against import (
+    PER_TOKEN,
+    AgainstFields,
+    AgainstSettings,
+    Gains,
+    gain_fields,
+)
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import WorstRequests, report
 from jaxscore.text.whole_words import lacks_spaces
@@ -58,10 +67,20 @@ class Item:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(TextSettings, JointSettings, MeasureSettings):
-    """Settings of `score`, see also `MeasureSettings` and `JointSettings`."""
+class ItemWithFields(Item):
+    """An item of `--against-field`, with the other fields of its object."""
 
-    fixed = (*JointSettings.fixed, "min_k", "log_base")
+    others: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(TextSettings, JointSettings, MeasureSettings, AgainstSettings):
+    """Settings of `score`; see also its bases."""
+
+    fixed = (
+        *JointSettings.fixed,
+        *("min_k", "log_base", "against", "against_field", "long_gain", "long_logprob"),
+    )
     audit_boundary: bool = flag(True, is_flag=False)
     """Count the requests that the other boundary would change."""
 
@@ -75,6 +94,30 @@ class Settings(TextSettings, JointSettings, MeasureSettings):
             for shot in self.fewshot
         ]
         object.__setattr__(self, "fewshot", tuple(shots))
+
+    def complete(self, item: Item | None, others: Mapping[str, Any]) -> Item | None:
+        """See `Settings.complete`."""
+        if self.against_field is None or item is None:
+            return item
+        return ItemWithFields(context=item.context, continuation=item.continuation, others=others)
+
+    def texts_of(self, item: Any) -> tuple[list[str], str]:
+        """Return the item's context, the other context if there is one, and the continuation.
+
+        Raises:
+            InputError: the item does not have the field of the other context.
+        """
+        contexts = [item.context]
+        if self.against is not None:
+            contexts.append(self.against)
+        elif self.against_field is not None:
+            contexts.append(
+                require_field(dict(item.others), self.against_field, str, "against_field")
+            )
+        # With a separator a continuation has the same text after both, also if one is empty.
+        joint = next((context for context in contexts if context.strip()), item.context)
+        pairs = [self.joined(context, item.continuation) for context in (*contexts, joint)]
+        return [context for context, _ in pairs[:-1]], pairs[-1][1]
 
     def policies(self) -> dict[str, str]:
         """See `ScoringSettings`; only the run's own boundary without an audit."""
@@ -128,8 +171,8 @@ class ScoreFields(TypedDict, total=False):
     truncated: int
 
 
-class Record(ScoreFields, MeasureFields, total=False):
-    """One output line, with the fields of the measures that were requested."""
+class Record(ScoreFields, MeasureFields, AgainstFields, total=False):
+    """One output line, with the requested fields of measures and of another context."""
 
 
 class Score(System):
@@ -158,6 +201,12 @@ class Score(System):
         top_k                                as top_id[], top_logprob[], top_token[]
         min_k, min_k_pp, fast_detect         one number per text
       --unit word adds words[] and word_surprisal[], in bits.
+      --against TEXT or --against-field FIELD adds, over tokens scored after both
+        against_logprob[], gain[]   after the other context; logprob - that
+        sum_gain, gain_bits         their sum, the pointwise mutual information
+        ifd, ifd_ppl                ratio of mean surprisals; of perplexities
+        long_ppl, n_long            perplexity of the tokens that need the context
+        n_both                      tokens scored after both
       With --api-base what a server does not return is null: token_ids, entropy,
       self_certainty and their means, and `greedy` of a server that lists nothing.
       Next to OUT are OUT.report.md and OUT.report.json, the numbers of all requests
@@ -200,10 +249,18 @@ class Score(System):
                 row |= {field: other for field, other in others if field not in FIELDS}
             yield Row(position, name, row)
 
-    def check(self, items: Items, settings: Settings) -> None:
-        """Refuse a file with an unusable line; an object from Python fails alone."""
+    def check(self, items: Items, settings: Any) -> None:
+        """Refuse a file with an unusable line; an object from Python fails alone.
+
+        Raises:
+            InputError: also if no item has the field of the other context.
+        """
         if items.is_file or not items.n_all:
             items.require_usable(all_of_them=True)
+        for field in settings.further_fields:
+            if not any(field in item.others for item in items):
+                for item in items:
+                    settings.texts_of(item)
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score each text; only a window of texts is in memory.
@@ -225,20 +282,27 @@ class Score(System):
 
         def requests() -> Iterator[Request]:
             for item in items:
-                context, continuation = settings.joined(item.context, item.continuation)
                 try:
-                    prompting.check_blank(context, policy)
-                    context = prompting.context_of(context, item.key)
+                    contexts, continuation = settings.texts_of(item)
+                    for context in contexts:
+                        prompting.check_blank(context, policy)
+                    contexts = [prompting.context_of(context, item.key) for context in contexts]
                 except InputError as problem:
                     waiting.append((item, str(problem)))
                     continue
                 waiting.append((item, None))
-                yield Request("", context, prompting.continuation_of(continuation))
+                continuation = prompting.continuation_of(continuation)
+                for context, request in zip(contexts, (Request, Aside), strict=False):
+                    yield request("", context, continuation)
 
         results = lm.stream(
-            requests(), n_requests=len(items), **settings.options(), **measured.requested
+            requests(),
+            n_requests=len(items) * (1 + settings.has_other),
+            **settings.options(),
+            **measured.requested,
         )
-        for result in results:
+        others = results if settings.has_other else itertools.repeat(None)
+        for result, other in zip(results, others, strict=False):
             item, error = waiting.popleft()
             while error is not None:
                 yield {"error": error}
@@ -247,6 +311,13 @@ class Score(System):
                 yield {"error": EMPTY}
                 continue
             added = {} if result.error else measured.of(result)
+            if other is not None and not result.error:
+                gains = gain_fields(result, other, settings)
+                if "error" in gains:
+                    yield gains
+                    continue
+                omitted = PER_TOKEN if settings.summary_only else ()
+                added |= {name: value for name, value in gains.items() if name not in omitted}
             record = record_of(
                 result, summary_only=settings.summary_only, unknown=unknown, added=added
             )
@@ -256,34 +327,44 @@ class Score(System):
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Any) -> Summary:
         """The mean log-probability over all tokens."""
         n_tokens, n_unconditioned, n_unspaced, total = 0, 0, 0, 0.0
+        gains = Gains() if settings.has_other else None
         for record in records:
             if record.get("sum_logprob") is not None:
                 n_tokens += record["n_scored"]
                 n_unconditioned += record["n_scored"] < record["n_tokens"]
                 total += float(record["sum_logprob"])
                 n_unspaced += _lacks_spaces(record.get("words"))
+            if gains is not None and "error" not in record:
+                gains.add(record)
         mean = total / n_tokens if n_tokens else None
         words = ", nor has its word" if settings.unit == "word" else ""
         headline = "no token was scored"
         if mean is not None:
             headline = (
                 f"mean log-probability {mean:.4f} nats per token, {counted(n_tokens, 'tokens')}"
+                f"{gains.headline() if gains else ''}"
             )
         return Summary(
             headline=headline,
-            numbers={"n_requests": len(records), "n_scored": n_tokens, "mean_logprob": mean},
+            numbers={
+                "n_requests": len(records),
+                "n_scored": n_tokens,
+                "mean_logprob": mean,
+                **(gains.numbers() if gains else {}),
+            },
             failures=failed(records),
             warnings=[
                 text.format(n=n, total=len(records), words=words)
                 for text, n in ((UNCONDITIONED, n_unconditioned), (UNSPACED, n_unspaced))
                 if n
-            ],
+            ]
+            + (gains.warnings(len(records)) if gains else []),
         )
 
     def report(self, run: Report) -> Document:
         """The least probable requests first; see `score.report`."""
         settings: Any = run.chosen
-        worst = WorstRequests(settings.measures)
+        worst = WorstRequests(settings.measures, has_gain=settings.has_other)
         for place, record in enumerate(run.records):
             extra = run.records.extra(place) or {}  # none after a merge
             worst.add(record, extra.get("context", ""))

@@ -204,7 +204,8 @@ class MeasureSettings(Settings):
 
     def omitted_fields(self) -> frozenset[str]:
         """The fields of all other measures."""
-        return frozenset(MeasureFields.__annotations__) - self.added_fields
+        absent = frozenset(MeasureFields.__annotations__) - self.added_fields
+        return super().omitted_fields() | absent
 
 
 class MeasuredFields:
