@@ -171,6 +171,7 @@ def _describe_model(service: Service, name: str) -> dict[str, object]:
         "created": service.started,
         "owned_by": "jaxscore",
         "max_model_len": service.max_positions,
+        "max_logprobs": service.settings.max_logprobs,
         "reproducible": service.scorer.reproducible,
     }
 
