@@ -42,7 +42,7 @@ from jaxscore.server.worker import METRICS_TYPE
 from jaxscore.text.bounded_tokenizer import decode_ids
 
 OTHER = "other"  # route of a request that reached none, in metrics and the log
-OPEN_PATHS = ("/", "/health")  # need no key; the page has no fact of the model
+OPEN_PATHS = ("/", "/health")  # need no key; the page is the same for every model
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(?::[0-9]*)?")
 

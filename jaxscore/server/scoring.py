@@ -87,16 +87,18 @@ async def _answer(
     prepare: Prepare,
 ) -> Answer | Stream:
     service, size = call.service, len(call.body)
-    most = service.settings.max_logprobs
+    max_logprobs = service.settings.max_logprobs
     if call.has_lines:
         query = {name: _query_value(name, text) for name, text in call.query.items()}
-        options, items = validate(options_model, query, most), parse_lines(call.body)
+        options, items = validate(options_model, query, max_logprobs), parse_lines(call.body)
     else:
         if call.query:
             name = next(iter(call.query))
             raise invalid_field(name, f"{name} is in the query; of a JSON body it is a field")
         body = validate(
-            body_model, await service.run_in_thread(size, lambda: parse_object(call.body)), most
+            body_model,
+            await service.run_in_thread(size, lambda: parse_object(call.body)),
+            max_logprobs,
         )
         options, items = body, iter(body.requests)
     service.check_model(options.model)
