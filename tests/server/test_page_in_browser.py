@@ -25,7 +25,7 @@ class Visit:
     def __init__(self, context, address):
         self.url = "http://{}:{}/".format(*address)
         self.page = context.new_page()
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.hosts, self.complaints = set(), []
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
         self.page.on("console", lambda message: self.complaints.append(message.text))
@@ -42,7 +42,7 @@ class Visit:
 
     def wait(self, n_before):
         """Wait for one more answer; the page's policy allows no polling in the page."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while self.n_answers <= n_before:
             assert time.monotonic() < deadline
             self.page.wait_for_timeout(50)
