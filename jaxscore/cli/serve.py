@@ -30,6 +30,7 @@ paths:
   POST /jaxscore/score         lines of `score`; also /jaxscore/label
   POST /tokenize, /detokenize  and GET /tokenizer_info
   GET  /v1/models, /health, /metrics
+  GET  /                       a page for a browser: type a text, see its tokens
 
   python -m jaxscore serve --model demo
   curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
@@ -42,8 +43,8 @@ output:
 
 security:
   Only this machine can connect, and web pages cannot. With {KEY}
-  in the environment every path but /health needs it as a bearer token; --host
-  beyond this machine needs it.
+  in the environment every path but /health and the page needs it as a bearer
+  token; --host beyond this machine needs it.
 
 Ctrl-C or SIGTERM: no more connections; requests in flight are answered within
 25 seconds. A second one exits at once.

@@ -16,6 +16,7 @@ from jaxscore.server import (
     completions,
     generative_scoring,
     invalid_field,
+    page,
     scoring,
 )
 from jaxscore.server.endpoint import (
@@ -41,7 +42,7 @@ from jaxscore.server.worker import METRICS_TYPE
 from jaxscore.text.bounded_tokenizer import decode_ids
 
 OTHER = "other"  # route of a request that reached none, in metrics and the log
-OPEN_PATHS = ("/health",)  # need no key
+OPEN_PATHS = ("/", "/health")  # need no key; the page is the same for every model
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(?::[0-9]*)?")
 
@@ -171,6 +172,7 @@ def _describe_model(service: Service, name: str) -> dict[str, object]:
         "created": service.started,
         "owned_by": "jaxscore",
         "max_model_len": service.max_positions,
+        "max_logprobs": service.settings.max_logprobs,
         "reproducible": service.scorer.reproducible,
     }
 
@@ -266,6 +268,7 @@ def _json(value: Any) -> Answer:
 
 
 GET: Mapping[str, Handler] = {
+    "/": page.get_page,
     "/health": health,
     "/metrics": metrics,
     "/tokenizer_info": tokenizer_info,

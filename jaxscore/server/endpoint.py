@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -53,10 +54,11 @@ class Call:
 
 
 class Answer(NamedTuple):
-    """A whole answer of status 200."""
+    """A whole answer of status 200, with further headers."""
 
     body: bytes
     content_type: str = JSON
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 class Stream(NamedTuple):
@@ -153,7 +155,7 @@ class Endpoint:
 
     async def _answer(self, answer: Answer | Stream, response: "Response") -> None:
         if isinstance(answer, Answer):
-            await response.send_whole(200, answer.body, answer.content_type, {})
+            await response.send_whole(200, answer.body, answer.content_type, answer.headers)
             return
         response.stream = answer
         try:

@@ -321,6 +321,9 @@ class ScoreOptions(LabelOptions):
     boundary: Literal["joint", "separate"] = Field("joint", description='"joint" or "separate"')
     special_tokens: bool = flag(True)
     summary_only: bool = flag()
+    rank: bool = flag()
+    top_k: TopLogprobs = Field(0, description=TOP_LOGPROBS)
+    texts: bool = flag()
 
 
 class _Requests(RequestModel):

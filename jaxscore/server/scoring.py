@@ -19,7 +19,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, nests_beyond
 from jaxscore.io.json_output import json_line
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.server import ApiError, invalid_field
+from jaxscore.server import MAX_NUMBERS, ApiError, invalid_field
 from jaxscore.server.endpoint import Answer, Call, Stream
 from jaxscore.server.request_models import (
     NDJSON,
@@ -34,15 +34,19 @@ from jaxscore.server.request_models import (
 from jaxscore.server.scheduler import ScoringJob
 from jaxscore.server.service import Service
 from jaxscore.systems.score import read_request, record_of
+from jaxscore.systems.score.measures import MEASURES
 from jaxscore.text.result_assembly import assemble_label_scores, assemble_scores
 from jaxscore.text.tokenize_requests import TokenizedRequest
 from jaxscore.types.requests import LabelRequest, Request, Unusable
+from jaxscore.types.results import ScoredRequest
+from jaxscore.types.token_texts import characters_of
 
 BATCH_LINES = 1024  # lines that are scored together
 MAX_BLANK = 1000  # blank lines in a row; each takes a microsecond, and a body has millions
 MAX_BATCHES = 2  # batches of one request that wait or are in work
 RETRY_SECONDS = 0.1  # between two looks at a full queue
 QUERY_VALUES = {"true": True, "false": False}
+MAX_DIGITS = 10  # of a number in a query
 IDS = ("context_ids", "continuation_ids")
 
 
@@ -52,10 +56,14 @@ class Batch(NamedTuple):
     Attributes:
         prepared: of each item.
         records: makes all items' records from the scores of all sequences, in order.
+        top_k: number of most probable tokens per position.
+        with_rank: True if each token needs its rank.
     """
 
     prepared: list[TokenizedRequest]
     records: Callable[[list[SequenceScores]], Iterable[dict[str, Any]]]
+    top_k: int = 0
+    with_rank: bool = False
 
 
 # (service, items, position of the first one from 1, options) -> batch
@@ -79,15 +87,18 @@ async def _answer(
     prepare: Prepare,
 ) -> Answer | Stream:
     service, size = call.service, len(call.body)
+    max_logprobs = service.settings.max_logprobs
     if call.has_lines:
-        query = {name: QUERY_VALUES.get(text, text) for name, text in call.query.items()}
-        options, items = validate(options_model, query), parse_lines(call.body)
+        query = {name: _query_value(name, text) for name, text in call.query.items()}
+        options, items = validate(options_model, query, max_logprobs), parse_lines(call.body)
     else:
         if call.query:
             name = next(iter(call.query))
             raise invalid_field(name, f"{name} is in the query; of a JSON body it is a field")
         body = validate(
-            body_model, await service.run_in_thread(size, lambda: parse_object(call.body))
+            body_model,
+            await service.run_in_thread(size, lambda: parse_object(call.body)),
+            max_logprobs,
         )
         options, items = body, iter(body.requests)
     service.check_model(options.model)
@@ -102,6 +113,13 @@ async def _answer(
     model = orjson.dumps(options.model or service.settings.names[0])
     results = b",".join(line.rstrip() for line in lines)
     return Answer(b'{"model":%b,"results":[%b],"usage":%b}' % (model, results, usage))
+
+
+def _query_value(name: str, text: str) -> Any:
+    """Return the value of a query's field with its type in a JSON body."""
+    if name == "top_k" and text.isascii() and text.isdigit() and len(text) < MAX_DIGITS:
+        return int(text)
+    return QUERY_VALUES.get(text, text)
 
 
 class _Scoring:
@@ -121,13 +139,21 @@ class _Scoring:
             self.size, lambda: self._prepare(self._service, items, first, self._options)
         )
         pieces = [item.sequences for item in batch.prepared if item.sequences]
-        return batch, await self._service.scoring_job(pieces)
+        n_tokens = sum(len(s.ids) - s.start for sequences in pieces for s in sequences)
+        if batch.top_k * n_tokens > MAX_NUMBERS:
+            raise invalid_field(
+                "top_k",
+                f"top_k is {batch.top_k} for {n_tokens} tokens, expected at most {MAX_NUMBERS} "
+                "log-probabilities together; send several requests",
+            )
+        job = await self._service.scoring_job(pieces, batch.top_k, with_rank=batch.with_rank)
+        return batch, job
 
     async def finish(self, batch: Batch, job: ScoringJob) -> list[bytes]:
         """Wait for the scores of a batch, and return a line per item."""
         found: list[list[SequenceScores]] = await asyncio.wrap_future(job.answer)
         scores = list(itertools.chain.from_iterable(found))
-        size = 100 * sum(len(sequence.logprob) for sequence in scores)
+        size = 100 * (1 + batch.top_k) * sum(len(sequence.logprob) for sequence in scores)
         return await self._service.run_in_thread(
             size, lambda: [json_line(record) for record in batch.records(scores)]
         )
@@ -234,14 +260,50 @@ def prepare_requests(
         next(of_ids if isinstance(item.request, _IdRequest) else of_texts) for item in parsed
     ]
 
+    top_k, with_rank = options.top_k, options.rank
+    if options.summary_only:
+        top_k, with_rank = 0, False
+
     def records(scores: list[SequenceScores]) -> Iterable[dict[str, Any]]:
+        # Other requests of the window may have asked for more tokens per position.
+        scores = [
+            s._replace(top_id=s.top_id[:, :top_k], top_logprob=s.top_logprob[:, :top_k])
+            for s in scores
+        ]
         window = [(item.request, ready) for item, ready in zip(parsed, prepared, strict=True)]
         results = assemble_scores(window, scores, service.encoder)  # type: ignore[arg-type]
         for item, scored in zip(parsed, results, strict=True):
-            record = record_of(scored, summary_only=options.summary_only)
+            added = {} if options.summary_only else _added_fields(service, scored, options)
+            record = record_of(scored, summary_only=options.summary_only, added=added)
+            if names := sorted(added.keys() & item.extra.keys()):
+                record = {"error": f"has {names[0]}, a field of results; rename it"}
             yield {"id": scored.id, **record, **item.extra}
 
-    return Batch(prepared, records)
+    return Batch(prepared, records, top_k, with_rank)
+
+
+def _added_fields(service: Service, scored: ScoredRequest, options: ScoreOptions) -> dict[str, Any]:
+    """Return the fields that `rank`, `top_k` and `texts` add to a scored text."""
+    added: dict[str, Any] = {}
+    for name, is_requested in (("rank", options.rank), ("top_k", options.top_k)):
+        if is_requested:
+            added |= MEASURES[name].compute(scored, options)  # type: ignore[arg-type]
+    if options.texts:
+        read_bytes = service.token_bytes.raw
+        pieces = list(map(read_bytes, scored.token_ids.tolist()))
+        texts: list[str | None] = [None] * len(pieces)  # None: a rest of the character before it
+        for first, _, text in characters_of(pieces):
+            texts[first] = text
+        added["texts"] = texts
+        if scored.top is not None:
+            # Bytes of an incomplete character are written as \xE5.
+            added["top_text"] = [
+                [read_bytes(id).decode("utf-8", "backslashreplace") for id in ids]
+                if ids[0] >= 0
+                else None
+                for ids in scored.top.id.tolist()
+            ]
+    return added
 
 
 def prepare_labels(

@@ -17,7 +17,7 @@ FIELDS = (
     "stream_options messages top_logprobs requests boundary truncate special_tokens tokens "
     "add_special_tokens logit_bias best_of id context continuation labels context_ids "
     "continuation_ids role content __proto__ query items label_token_ids apply_softmax "
-    "prompt_logprobs"
+    "prompt_logprobs rank top_k texts"
 ).split()
 VALUES = [
     None, True, False, 0, 1, -1, 7, 2**31, 2**63, 2**64 - 1, 0.5, -0.0, 1e308, 5e-324, "", " ",

@@ -82,7 +82,7 @@ def test_encodings(served):
         assert served.ask(PATH, content=raw, headers=headers).status_code == status
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/completions/", "/%00", "/docs"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/completions/", "/%00", "/docs"])
 def test_paths_that_are_none(served, path):
     error = refused(served.ask(path), 404)
     assert "/v1/completions" in error["message"]

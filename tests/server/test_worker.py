@@ -368,8 +368,10 @@ def test_models(served):
     assert [one["id"] for one in listed["data"]] == ["tiny", "alias"]
     one = served.ask("/v1/models/tiny").json()
     assert one == listed["data"][0]
-    assert one.keys() == {"id", "object", "created", "owned_by", "max_model_len", "reproducible"}
-    assert (one["max_model_len"], one["reproducible"]) == (1024, False)
+    assert one.keys() == {
+        *("id", "object", "created", "owned_by", "max_model_len", "max_logprobs", "reproducible")
+    }
+    assert (one["max_model_len"], one["max_logprobs"], one["reproducible"]) == (1024, 20, False)
     refused(served.ask("/v1/models/org/other"), 404, code="model_not_found")
 
 

@@ -90,7 +90,7 @@ NEEDED = {
     "golden.py": ("FOLDER/recording --cases score-fields", "datasets", "test"),
     "joined_products.py": ("", "libtpu", "tpu-compiler"),
     "mutants.py": ("--results FOLDER/results.json", "pytest", "test"),
-    "report_picture.py": ("--output FOLDER/picture.png", "playwright", "test"),
+    "report_picture.py": ("--output FOLDER", "playwright", "test"),
     "rounding_error.py": ("", "torch", "test"),
     "token_scores_estimate.py": ("", "libtpu", "tpu-compiler"),
 }

@@ -39,13 +39,12 @@ def render(page: Document) -> str:
     """
     if page.items is not None:
         page = dataclasses.replace(page, items=embedded(page.items))
-    script = _file("script.js")
-    digest = hashlib.sha256(script.encode()).digest()
+    script = make_script(read_file("script.js"))
     return _template().render(
         page=page,
-        style=Markup(_file("style.css")),
+        style=Markup(read_file("style.css")),
         script=Markup(script),
-        script_hash=Markup(base64.b64encode(digest).decode()),
+        script_hash=Markup(policy_hash(script)),
         blocks=blocks,
         plain=[] if page.items is None else plain_items(page.items),
         shorten=functools.partial(shorten, longest=LONGEST),
@@ -54,8 +53,19 @@ def render(page: Document) -> str:
     )
 
 
+def make_script(text: str) -> str:
+    """Return a page's script: the functions that pages share, then its text, in one scope."""
+    return f'(() => {{\n"use strict";\n{read_file("common.js")}\n{text}}})();\n'
+
+
+def policy_hash(text: str) -> str:
+    """Return the source expression by which a Content-Security-Policy allows an inline text."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
 @functools.cache
-def _file(name: str) -> str:
+def read_file(name: str) -> str:
+    """Return the text of a file in this folder."""
     return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -70,7 +80,7 @@ def _template() -> Any:
         keep_trailing_newline=True,
     )
     environment.filters["columns"] = columns
-    return environment.from_string(_file("template.html"))
+    return environment.from_string(read_file("template.html"))
 
 
 def columns(parts: Sequence[Any], limit: int) -> list[tuple[Any, int]]:

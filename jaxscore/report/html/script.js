@@ -1,36 +1,13 @@
-(() => {
-"use strict";
-// Everything of users and models is put on the page as text, by `textContent` alone.
+// The page of a report; `common.js` is before it.
 const PAGE = 50; // rows of the table that are there at a time
 const TOKENS = 900; // tokens of a panel that are there at a time, over all of its strips
 const STRIPS = 12; // strips, and rows of a table, of a panel that are there at a time
 const SHORT = 24; // characters of a cell that needs no shortening
 const MISSING = -32768, LARGEST = 32767;
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
 let items = null; // the header of the block, with its arrays in `a`
 let strips = null;
 const shows = {}; // what tokens can be coloured by; at `top` a colour is darkest
-const root = document.documentElement;
 const place = (id) => document.getElementById(id);
-const many = (n) => n.toLocaleString("en");
-
-function visible(text) {
-	return text.replace(UNSEEN, (c) => "⟨" + c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0") + "⟩");
-}
-
-// An element with attributes and parts; a string among the parts becomes text.
-function make(name, given, ...parts) {
-	const one = document.createElement(name);
-	for (const [key, value] of Object.entries(given || {})) {
-		if (key.startsWith("on")) { if (value) one.addEventListener(key.slice(2), value); }
-		else if (value === true) one.setAttribute(key, "");
-		else if (value !== false && value !== null && value !== undefined) one.setAttribute(key, value);
-	}
-	one.append(...parts.filter((part) => part !== null && part !== "").map((part) => (typeof part === "string" ? visible(part) : part)));
-	return one;
-}
-
-const button = (text, onclick, more) => make("button", { type: "button", onclick, ...more }, text);
 
 // what the address keeps after its `#`
 
@@ -66,17 +43,6 @@ function writeHash() {
 	if (state.theme) out.set("theme", state.theme);
 	const text = out.toString();
 	if (text !== location.hash.slice(1)) history.replaceState(null, "", text ? "#" + text : "#");
-}
-
-// light and dark
-
-const dark = () => (state.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-
-function showTheme() {
-	if (state.theme) root.dataset.theme = state.theme;
-	else delete root.dataset.theme;
-	place("theme").textContent = dark() ? "Light" : "Dark";
-	place("theme").setAttribute("aria-label", dark() ? "Show in light colours" : "Show in dark colours");
 }
 
 // the data
@@ -373,10 +339,6 @@ function glyphs(text) {
 	return (text[0] === " " ? "·" + text.slice(1) : text).replace(/\n/g, "↵").replace(/\t/g, "⇥") || "∅";
 }
 
-function shown(text) {
-	return text.replace(/\t/g, "⇥").replace(/\n/g, "↵\n") || "∅";
-}
-
 // The number of n tokens that share characters: the sum of theirs, of ranks the largest.
 function total({ key, log }, t, n) {
 	const values = Array.from(items.a[key].subarray(t, t + n)).filter((x) => x !== MISSING);
@@ -462,16 +424,6 @@ function oneStrip(s, each, readout) {
 		line, left ? make("p", { class: "note" }, "and " + many(left) + " more tokens, which are not held here") : "", turner(n, each, draw));
 }
 
-function walk(e) {
-	const span = e.target.closest(".t");
-	const to = span && { ArrowRight: span.nextElementSibling, ArrowLeft: span.previousElementSibling, Home: span.parentNode.firstElementChild, End: span.parentNode.lastElementChild }[e.key];
-	if (!to) return;
-	e.preventDefault();
-	span.tabIndex = -1;
-	to.tabIndex = 0;
-	to.focus();
-}
-
 function read(span, readout, focused) {
 	const t = Number(span.dataset.t), n = Number(span.dataset.n), each = Array.from({ length: n }, (_, k) => t + k);
 	const facts = { [n > 1 ? n + " tokens" : "Token"]: JSON.stringify(strips.texts[items.a.token[t]]) };
@@ -513,7 +465,7 @@ function update() {
 
 function fromHash() {
 	readHash();
-	showTheme();
+	showTheme(state.theme);
 	if (!items) return;
 	if (state.item !== null && state.item >= items.n) state.item = null;
 	choose();
@@ -523,9 +475,9 @@ function fromHash() {
 
 async function start() {
 	place("theme").hidden = false;
-	place("theme").addEventListener("click", () => { state.theme = dark() ? "light" : "dark"; showTheme(); writeHash(); });
+	place("theme").addEventListener("click", () => { state.theme = isDark(state.theme) ? "light" : "dark"; showTheme(state.theme); writeHash(); });
 	readHash();
-	showTheme();
+	showTheme(state.theme);
 	addEventListener("hashchange", fromHash);
 	if (place("data")) {
 		await load();
@@ -555,4 +507,3 @@ start().catch((problem) => {
 	place("items").hidden = true;
 	document.querySelector(".plain").prepend(make("p", { class: "error" }, "This browser cannot show all items: " + problem.message));
 });
-})();

@@ -1,14 +1,14 @@
-"""One Chromium for all tests of a module; without one they are skipped with the reason."""
+"""Pages of reports in Chromium."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+from tests.browser import browser
+
+__all__ = ["browser"]
 
 
 class Opened(NamedTuple):
@@ -22,19 +22,6 @@ class Opened(NamedTuple):
     page: Any
     requests: list[str]
     complaints: list[str]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium without a window."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip("chromium is not installed")
-    with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield running
-        running.close()
 
 
 @pytest.fixture

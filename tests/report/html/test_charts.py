@@ -13,7 +13,7 @@ from jaxscore.analysis.forecasts import expected_calibration_error
 from jaxscore.analysis.forecasts import reliability as table
 from jaxscore.report.html.chart_parts import reliability
 from jaxscore.report.html.drawing import Axis, short, step, width
-from jaxscore.report.html.frame import _file
+from jaxscore.report.html.frame import read_file
 from jaxscore.report.html.histogram import (
     CELLS,
     POINTS,
@@ -254,7 +254,7 @@ def test_more_than_four_curves_have_colours_and_no_lines_of_intervals():
     svg = drawn(7)
     assert parts(svg, "line", "span") == []
     assert "95% interval 0.4 to 0.6" in parts(svg, "circle", "point s1")[2][0].text
-    style = _file("style.css")
+    style = read_file("style.css")
     assert len(parts(svg, "line", "curve s1")) == len(parts(svg, "line", "curve s1 dashed")) == 2
     for k in range(1, COLOURS):
         assert f".s{k} {{ --s: var(--" in style

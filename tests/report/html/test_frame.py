@@ -54,8 +54,8 @@ def test_only_its_own_script_may_run():
 
 
 def test_the_style_sheet_and_the_script_are_small():
-    assert len(frame._file("style.css").encode()) <= 12_000
-    assert len(frame._file("script.js").encode()) <= 28_000
+    assert len(frame.read_file("style.css").encode()) <= 12_000
+    assert len(frame.make_script(frame.read_file("script.js")).encode()) <= 28_000
 
 
 def test_hostile_texts_are_text(hostile):

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from jaxscore.report.html.frame import _file
+from jaxscore.report.html.frame import read_file
 
 COLOURS = {
     name: (light, dark)
     for name, light, dark in re.findall(
-        r"--(\w+): light-dark\((#\w{6}), (#\w{6})\);", _file("style.css")
+        r"--(\w+): light-dark\((#\w{6}), (#\w{6})\);", read_file("style.css")
     )
 }
 
@@ -44,7 +44,7 @@ def test_text_is_readable(mode, ground):
 @pytest.mark.parametrize(("name", "most"), [("amount", 1.0), ("more", 0.45)])
 def test_tokens_are_readable_at_every_shade(mode, name, most):
     """`more`, of numbers below 0, is mixed in up to 45%."""
-    assert f"var(--{name}) calc(var(--a, 0) * {100 * most:g}%)" in _file("style.css")
+    assert f"var(--{name}) calc(var(--a, 0) * {100 * most:g}%)" in read_file("style.css")
     text, sheet, amount = (COLOURS[one][mode] for one in ("text", "sheet", name))
     for share in range(11):
         parts = [(int(sheet[k : k + 2], 16), int(amount[k : k + 2], 16)) for k in (1, 3, 5)]
@@ -54,7 +54,7 @@ def test_tokens_are_readable_at_every_shade(mode, name, most):
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 def test_points_are_visible(mode):
-    assert ".dot { fill: var(--point); fill-opacity: .8; }" in _file("style.css")
+    assert ".dot { fill: var(--point); fill-opacity: .8; }" in read_file("style.css")
     point, sheet = (COLOURS[name][mode] for name in ("point", "sheet"))
     pairs = [(int(sheet[k : k + 2], 16), int(point[k : k + 2], 16)) for k in (1, 3, 5)]
     mixed = "#" + "".join(f"{round(0.2 * a + 0.8 * b):02x}" for a, b in pairs)
@@ -62,5 +62,11 @@ def test_points_are_visible(mode):
 
 
 def test_every_colour_that_is_used_has_both_modes():
-    used = set(re.findall(r"var\(--(\w+)", _file("style.css"))) - {"a", "s", "n", "least", "long"}
+    used = set(re.findall(r"var\(--(\w+)", read_file("style.css"))) - {
+        "a",
+        "s",
+        "n",
+        "least",
+        "long",
+    }
     assert used == set(COLOURS)
