@@ -71,6 +71,7 @@ def assemble_scores(
                 item.truncated,
                 measures=dict(terms.measures),
                 top=_top(terms, encoder),
+                n_windows=len(request_scores) if item.gaps else 1,
             )
 
 

@@ -19,7 +19,7 @@ from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import TextSettings
+from jaxscore.shell.settings import TextSettings, WindowSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import WorstRequests, report
@@ -58,10 +58,10 @@ class Item:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(TextSettings, JointSettings, MeasureSettings):
+class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings):
     """Settings of `score`, see also `MeasureSettings` and `JointSettings`."""
 
-    fixed = (*JointSettings.fixed, "min_k", "log_base")
+    fixed = (*JointSettings.fixed, *WindowSettings.fixed, "min_k", "log_base")
     audit_boundary: bool = flag(True, is_flag=False)
     """Count the requests that the other boundary would change."""
 
@@ -125,6 +125,7 @@ class ScoreFields(TypedDict, total=False):
     mean_self_certainty: Annotated[float, Metric("mean self-certainty, nats per token")]
     n_tokens: int
     n_scored: int
+    n_windows: int
     truncated: int
 
 
@@ -236,7 +237,11 @@ class Score(System):
                 yield Request("", context, prompting.continuation_of(continuation))
 
         results = lm.stream(
-            requests(), n_requests=len(items), **settings.options(), **measured.requested
+            requests(),
+            n_requests=len(items),
+            **settings.options(),
+            **settings.text_windows(lm),
+            **measured.requested,
         )
         for result in results:
             item, error = waiting.popleft()
@@ -246,7 +251,12 @@ class Score(System):
             if not result.error and not result.n_tokens:
                 yield {"error": EMPTY}
                 continue
-            added = {} if result.error else measured.of(result)
+            added: dict[str, Any] = {}
+            if not result.error:
+                settings.note_windows(lm, result.n_windows)
+                added = measured.of(result)
+                if settings.reads_windows:
+                    added["n_windows"] = result.n_windows
             record = record_of(
                 result, summary_only=settings.summary_only, unknown=unknown, added=added
             )
