@@ -28,7 +28,7 @@ from jaxscore.journal import Journal
 from jaxscore.lm import Capabilities
 from jaxscore.models.model import Model
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
-from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TextWindows, TokenSequence
 from jaxscore.plan.row_batches import SHORTEST_ROW
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import BOUNDARIES, Boundary, TextEncoder
@@ -478,6 +478,7 @@ class Scorer:
         boundary: Boundary = "joint",
         truncate: Truncate | None = None,
         special_tokens: bool = True,
+        text_windows: TextWindows | None = None,
         measures: Collection[str] = (),
         top: int = 0,
     ) -> list[ScoredRequest]:
@@ -494,6 +495,8 @@ class Scorer:
             truncate: "left" drops the oldest context tokens (after the BOS) of a request that is
                 longer than the model's positions; with None such a request fails.
             special_tokens: if True, prepend the tokenizer's BOS to texts without one.
+            text_windows: read long texts in windows, see `TextWindows`; None means that they fail
+                or are truncated.
             measures, top: see `score_sequences`, `ScoredRequest.measures` and `ScoredRequest.top`.
 
         Returns:
@@ -503,7 +506,14 @@ class Scorer:
         Raises:
             ValueError: an option does not exist.
         """
-        windows = WindowTokenizer(self._tokenizer, boundary, truncate, special_tokens, WINDOW)
+        windows = WindowTokenizer(
+            self._tokenizer,
+            boundary,
+            truncate,
+            special_tokens,
+            WINDOW,
+            text_windows=text_windows,
+        )
         read = list(requests_from(requests))
         order, sizes = order_by_prefix(read)
         chunks = split_chunks((read[k] for k in order), sizes)
@@ -520,6 +530,7 @@ class Scorer:
         boundary: Boundary = "joint",
         truncate: Truncate | None = None,
         special_tokens: bool = True,
+        text_windows: TextWindows | None = None,
         window: int | None = None,
         window_tokens: int | None = WINDOW_TOKENS,
         n_requests: int | None = None,
@@ -533,7 +544,7 @@ class Scorer:
         of the process is rare.
 
         Args:
-            requests, boundary, truncate, special_tokens, measures, top: see `score`.
+            requests, boundary, truncate, special_tokens, text_windows, measures, top: see `score`.
             window: the number of requests that are planned together, share prefixes and are in
                 memory. None means 4,096, and fewer at first, so that the device starts early.
             window_tokens: the maximum number of tokens of a window, or None for no limit; remaining
@@ -545,7 +556,13 @@ class Scorer:
         """
         first, window = (FIRST_WINDOWS, WINDOW) if window is None else ((), window)
         windows = WindowTokenizer(
-            self._tokenizer, boundary, truncate, special_tokens, window, window_tokens
+            self._tokenizer,
+            boundary,
+            truncate,
+            special_tokens,
+            window,
+            window_tokens,
+            text_windows,
         )
         sizes = itertools.chain(first, itertools.repeat(window))
         chunks = split_chunks(requests_from(requests), sizes)

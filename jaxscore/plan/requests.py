@@ -174,8 +174,58 @@ class GeneratedTokens(NamedTuple):
     eos_id: int | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class TextWindows:
+    """How a text that is longer than a model's context is read.
+
+    Attributes:
+        max_length: maximum number of tokens that a window reads.
+        stride: maximum number of tokens that a window scores, 1 to `max_length`. The first window
+            scores up to `max_length`.
+        bos: ids in place of the first ones that each later window reads; empty for those of the
+            text.
+        half: score the second half of each whole chunk of `max_length` tokens alone, as llama.cpp's
+            `llama-perplexity` does.
+    """
+
+    max_length: int
+    stride: int
+    bos: tuple[int, ...] = ()
+    half: bool = False
+
+    def cut(self, ids: np.ndarray, start: int) -> tuple[list[TokenSequence], list[np.ndarray]]:
+        """Cut a text, context included, into the windows that score its continuation.
+
+        Args:
+            ids: int32 [n], context and continuation.
+            start: index of the continuation's first token.
+
+        Returns:
+            The windows, and the ids of the continuation that no window scores: those before each
+            window's and those after the last.
+        """
+        if not self.half:
+            first = max(start, 1)
+            windows = rolling_windows(ids, first, self.max_length, self.stride, bos=self.bos)
+            return windows, [ids[start:first], *[ids[:0]] * len(windows)]
+        n, windows, gaps, end = self.max_length, [], [], start
+        for begin in range(0, len(ids) - n + 1, n):
+            first = max(n // 2 + 1, start - begin)
+            if first < n:
+                read = _after(self.bos if begin else (), ids[begin : begin + n])
+                windows.append(TokenSequence(read, first))
+                gaps.append(ids[end : begin + first])
+                end = begin + n
+        return windows, [*gaps, ids[end:]]
+
+
+def _after(bos: Sequence[int], ids: np.ndarray) -> np.ndarray:
+    """Return the ids with others in place of the first ones."""
+    return np.concatenate([np.array(bos, ids.dtype), ids[len(bos) :]]) if bos else ids
+
+
 def rolling_windows(
-    ids: np.ndarray, first: int, max_length: int, stride: int
+    ids: np.ndarray, first: int, max_length: int, stride: int, *, bos: Sequence[int] = ()
 ) -> list[TokenSequence]:
     """Cut a text that is longer than the model's context into windows that score each token once.
 
@@ -191,16 +241,17 @@ def rolling_windows(
     Args:
         ids: int32 [n], including the token before the text.
         first: index of the first scored token, at least 1.
-        max_length: maximum number of tokens that a window reads.
-        stride: maximum number of tokens that a window scores, 1 to `max_length`. The first window
-            scores up to `max_length`.
+        max_length, stride, bos: see `TextWindows`. The windows of a text do not depend on `first`.
     """
+    stride = min(stride, max_length - max(len(bos), 1) + 1)  # the ids of `bos` are not scored
     windows = []
-    position, n_scored = first, max_length - first + 1
+    position, n_scored = 1, max_length
     while position < len(ids):
         end = min(len(ids), position + n_scored)
         begin = max(0, end - 1 - max_length)
-        windows.append(TokenSequence(ids[begin:end], position - begin))
+        if end > first:
+            read = _after(bos if begin else (), ids[begin:end])
+            windows.append(TokenSequence(read, max(position, first) - begin))
         position, n_scored = end, stride
     return windows
 

@@ -258,7 +258,7 @@ class AuditedLM:
         is_text: bool = True,
     ) -> Iterator[Any]:
         waiting: deque[Any] = deque()
-        kept = ("boundary", "truncate", "special_tokens")
+        kept = ("boundary", "truncate", "special_tokens", "text_windows")
         self._options = {name: options[name] for name in kept if name in options}
 
         def passing() -> Iterator[Any]:

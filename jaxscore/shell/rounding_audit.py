@@ -22,6 +22,7 @@ import numpy as np
 
 from jaxscore.analysis.margins import Decisions
 from jaxscore.lm import LocalLM
+from jaxscore.plan.requests import TextWindows
 from jaxscore.text.encoder import Boundary
 from jaxscore.text.tokenize_requests import Truncate
 from jaxscore.types.requests import LabelRequest, Request
@@ -146,18 +147,25 @@ class OtherLayouts:
         boundary: Boundary = "joint",
         truncate: Truncate | None = None,
         special_tokens: bool = True,
+        text_windows: TextWindows | None = None,
     ) -> Noise | None:
         """Audit results of `Scorer.score`; None without requests.
 
         Args:
             pairs: see `Draw.pairs`.
-            boundary, truncate, special_tokens: those of the run.
+            boundary, truncate, special_tokens, text_windows: those of the run.
         """
 
+        options: dict[str, Any] = {
+            "boundary": boundary,
+            "truncate": truncate,
+            "special_tokens": special_tokens,
+        }
+        if text_windows is not None:
+            options["text_windows"] = text_windows
+
         def again(lm: LocalLM, requests: list[Request]) -> list[ScoredRequest]:
-            return lm.score(
-                requests, boundary=boundary, truncate=truncate, special_tokens=special_tokens
-            )
+            return lm.score(requests, **options)
 
         found = self._in_all(pairs, again)
         if not found:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from jaxscore.errors import InputError, near
+from jaxscore.plan.requests import TextWindows
 from jaxscore.shell.flags import Flag, flag, flags_of
 
 
@@ -73,6 +74,8 @@ class Settings:
 
 
 MODEL_GROUP = "model and device"
+WINDOW_GROUP = "long texts"
+READ_IN_WINDOWS = "texts of several windows: {n}; each window after the first begins with {after}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,6 +165,110 @@ class TextSettings(ScoringSettings):
         "and join the ids",
     )
     summary_only: bool = flag(False, help="leave the arrays out of the output")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowSettings(Settings):
+    """Settings of a system that can read long texts in windows."""
+
+    fixed = (*Settings.fixed, "window_bos", "score_from")
+
+    max_length: int | None = flag(
+        None,
+        least=1,
+        metavar="N",
+        help="read texts in windows of N tokens (default with --stride: the model's positions; "
+        "without both, longer texts fail)",
+        group=WINDOW_GROUP,
+    )
+    stride: int | None = flag(
+        None,
+        least=1,
+        metavar="S",
+        help="tokens that a window scores after the first one; each then has at least N - S tokens "
+        "before it (default: N)",
+        group=WINDOW_GROUP,
+    )
+    window_bos: Literal["every", "first"] = flag(
+        "every",
+        group=WINDOW_GROUP,
+        is_advanced=True,
+        help="every: the tokenizer's BOS in place of the first token that each window reads "
+        "(default); first: in the first window alone, as in lm-evaluation-harness",
+    )
+    score_from: Literal["start", "half"] = flag(
+        "start",
+        group=WINDOW_GROUP,
+        is_advanced=True,
+        help="half: score the second half of each whole window of N tokens alone, as llama.cpp's "
+        "llama-perplexity does",
+    )
+
+    def __post_init__(self) -> None:
+        """Check all values; see `Settings`."""
+        super().__post_init__()
+        length, stride = self.max_length, self.stride
+        if length is not None and stride is not None and stride > length:
+            raise InputError(
+                f"stride is {stride}, and a window reads {length} tokens, so that some would have "
+                f"no window; give at most {length}"
+            )
+        if self.reads_windows and getattr(self, "truncate", None) is not None:
+            raise InputError(
+                "truncate: texts are read in windows, so that none is too long; leave it out"
+            )
+        if self.score_from == "half" and stride not in (None, length):
+            raise InputError(
+                f"stride is {stride} and score_from half, whose windows do not overlap; leave one "
+                "of the two out"
+            )
+
+    def omitted_fields(self) -> frozenset[str]:
+        """See `Settings.omitted_fields`; texts have one window without these settings."""
+        omitted = super().omitted_fields()
+        return omitted if self.reads_windows else omitted | {"n_windows"}
+
+    @property
+    def reads_windows(self) -> bool:
+        """True if texts are read in windows."""
+        return self.max_length is not None or self.stride is not None or self.score_from == "half"
+
+    def text_windows(self, lm: Any) -> dict[str, TextWindows]:
+        """Return the argument of `LM.stream` that cuts long texts; empty if they fail.
+
+        Raises:
+            InputError: the model has fewer positions, or is an endpoint.
+        """
+        if not self.reads_windows:
+            return {}
+        most = lm.capabilities.max_positions
+        if not lm.capabilities.is_local or most is None:
+            raise InputError(
+                "max_length, stride and score_from: windows are cut from token ids, which an "
+                "endpoint does not take; take a local model"
+            )
+        length = self.max_length or most
+        if length > most:
+            raise InputError(
+                f"max_length is {length}, and the model takes {most} positions; give at most that, "
+                "or leave it out"
+            )
+        stride = length if self.stride is None else self.stride
+        if stride > length:
+            raise InputError(
+                f"stride is {stride}, and a window reads {length} tokens, so that some would have "
+                f"no window; give at most {length}"
+            )
+        bos = tuple(lm.encoder.prefix) if self.window_bos == "every" else ()
+        lm.about.update(max_length=length, stride=stride)
+        windows = TextWindows(length, stride, bos, half=self.score_from == "half")
+        return {"text_windows": windows}
+
+    def note_windows(self, lm: Any, n_windows: int) -> None:
+        """Note in an audited model that a text had several windows."""
+        if n_windows > 1:
+            after = "the BOS" if self.window_bos == "every" and lm.encoder.prefix else "no BOS"
+            lm.warnings[READ_IN_WINDOWS.format(n="{n}", after=after)] += 1
 
 
 def settings_from(declared: type, arguments: Mapping[str, Any]) -> Any:

@@ -71,6 +71,7 @@ def assemble_scores(
                 item.truncated,
                 measures=dict(terms.measures),
                 top=_top(terms, encoder),
+                n_windows=len(request_scores) if item.gaps else 1,
             )
 
 
@@ -80,8 +81,9 @@ def _join_sequences(item: TokenizedRequest, scores: Sequence[SequenceScores]) ->
     Tokens without a preceding token get the values in `FILLS`, and NaN in measures.
     """
     if not scores:
-        empty = np.zeros(0, np.float32)
-        return SequenceScores(empty, empty, empty, np.zeros(0, bool))
+        n = len(_scored_ids(item))
+        nothing = np.full(n, np.nan, np.float32)
+        return SequenceScores(nothing, nothing, nothing, np.zeros(n, bool))
     fields = {
         name: _join_values(item, [getattr(s, name) for s in scores], fill)
         for name, fill in FILLS.items()
@@ -126,10 +128,13 @@ def _error(scores: Sequence[SequenceScores]) -> str | None:
 
 def _scored_ids(item: TokenizedRequest) -> np.ndarray:
     """Return the token ids of the continuation, int32."""
-    if len(item.sequences) == 1:
+    if len(item.sequences) == 1 and not item.gaps:
         [sequence] = item.sequences
         return sequence.ids[sequence.start :]
-    return np.concatenate([np.zeros(0, np.int32), *(s.ids[s.start :] for s in item.sequences)])
+    parts = [s.ids[s.start :] for s in item.sequences]
+    if item.gaps:
+        parts = [item.gaps[0], *itertools.chain(*zip(parts, item.gaps[1:], strict=True))]
+    return np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def _join_values(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
@@ -138,9 +143,11 @@ def _join_values(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any
     Tokens without a preceding token get `fill`.
     """
     arrays = []
-    for sequence, array in zip(item.sequences, values, strict=True):
-        n_missing = len(sequence.ids) - sequence.start - len(array)
+    n_before = list(map(len, item.gaps)) or [0] * (len(values) + 1)
+    for sequence, array, n_gap in zip(item.sequences, values, n_before, strict=False):
+        n_missing = n_gap + len(sequence.ids) - sequence.start - len(array)
         arrays += [np.full((n_missing, *array.shape[1:]), fill, array.dtype), array]
+    arrays.append(np.full((n_before[-1], *array.shape[1:]), fill, array.dtype))
     return np.concatenate(arrays)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from jaxscore.errors import check_choice, is_valid_unicode
-from jaxscore.plan.requests import TokenSequence
+from jaxscore.plan.requests import TextWindows, TokenSequence
 from jaxscore.text.bounded_tokenizer import TextError, TooLongError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
 from jaxscore.types.requests import LabelRequest, Request, Unusable
@@ -43,7 +43,9 @@ class TokenizedRequest(NamedTuple):
     """The token sequences of a request.
 
     Attributes:
-        sequences: one sequence, or several for "reencoded"; empty if `error` is set.
+        sequences: one sequence, or several for "reencoded" or windows; empty if `error` is set.
+        gaps: int32 ids of the continuation that no sequence scores: those before each sequence's,
+            and those after the last; empty without windows.
         truncated: the maximum number of context tokens dropped from a sequence.
         error: the reason why the request cannot be scored, or None.
     """
@@ -51,6 +53,7 @@ class TokenizedRequest(NamedTuple):
     sequences: Encoded = ()
     truncated: int = 0
     error: str | None = None
+    gaps: tuple[np.ndarray, ...] = ()
 
 
 class RequestTokenizer:
@@ -71,13 +74,15 @@ class RequestTokenizer:
         boundary: Boundary,
         truncate: str | None,
         special_tokens: bool,
+        text_windows: TextWindows | None = None,
     ) -> list[TokenizedRequest]:
         """Tokenize scoring requests; see `Scorer.score` for arguments."""
+        is_bounded = truncate is None and text_windows is None
         encode = functools.partial(
             self._encoder.encode,
             boundary=boundary,
             special_tokens=special_tokens,
-            max_positions=self._max_positions if truncate is None else None,
+            max_positions=self._max_positions if is_bounded else None,
         )
         usable = {
             k: request
@@ -93,6 +98,9 @@ class RequestTokenizer:
                 item = TokenizedRequest(error=INVALID_UNICODE)
             elif isinstance(sequences := encoded[k], TextError):
                 item = TokenizedRequest(error=_explain(sequences, request.context))
+            elif text_windows is not None and len(sequences) == 1:
+                windows, gaps = text_windows.cut(sequences[0].ids, sequences[0].start)
+                item = TokenizedRequest(tuple(windows), gaps=tuple(gaps))
             else:
                 item = self._truncate(sequences, truncate)
             tokenized.append(item)
@@ -231,7 +239,7 @@ class WindowTokenizer:
     """A tokenizer that groups requests in windows of token sequences that are planned together.
 
     Attributes:
-        boundary, truncate, special_tokens: see `Scorer.score`.
+        boundary, truncate, special_tokens, text_windows: see `Scorer.score`.
         window: the maximum number of requests that wait to be encoded.
         window_tokens: the number of tokens at which a window ends early; None means no limit.
 
@@ -245,6 +253,7 @@ class WindowTokenizer:
     special_tokens: bool
     window: int
     window_tokens: int | None = None
+    text_windows: TextWindows | None = None
 
     def __post_init__(self) -> None:
         check_choice("boundary", self.boundary, BOUNDARIES)
@@ -265,7 +274,7 @@ class WindowTokenizer:
         n_tokens = 0
         for requests, last in chunks:
             tokenized = self.tokenizer.texts(
-                requests, self.boundary, self.truncate, self.special_tokens
+                requests, self.boundary, self.truncate, self.special_tokens, self.text_windows
             )
             window += zip(requests, tokenized, strict=True)
             n_tokens += sum(

@@ -104,6 +104,7 @@ class ScoredRequest(Result):
         error: the reason why the request could not be scored (the arrays are then empty), or None.
         measures: name of each requested measure -> float32 [n], NaN for an unscored token.
         top: the most probable tokens at each position, or None if not requested.
+        n_windows: number of windows that the text was read in; 1 without `text_windows`.
     """
 
     id: str | int
@@ -117,6 +118,7 @@ class ScoredRequest(Result):
     error: str | None = None
     measures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     top: TopTokens | None = None
+    n_windows: int = 1
 
     @property
     def scored(self) -> np.ndarray:

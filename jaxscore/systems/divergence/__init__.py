@@ -11,7 +11,7 @@ from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import PerToken, Result
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings, TextSettings
+from jaxscore.shell.settings import IntervalSettings, TextSettings, WindowSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
 from jaxscore.systems.divergence.report import report
 from jaxscore.systems.divergence.summary import NUMBERS, means_of, summarise, values_of
@@ -22,7 +22,7 @@ from jaxscore.types.results import ScoredRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(TextSettings, IntervalSettings):
+class Settings(WindowSettings, TextSettings, IntervalSettings):
     """Settings of `divergence`."""
 
 
@@ -58,6 +58,7 @@ class Record(TypedDict, total=False):
     binoculars_upstream: float
     n_tokens: int
     n_scored: int
+    n_windows: int
     truncated: int
 
 
@@ -74,6 +75,8 @@ def _record(item: Item, scored: ScoredRequest, settings: Settings) -> dict[str, 
         "same_argmax": [None if value != value else bool(value) for value in same],
     }
     means = means_of(values, scored.n_tokens)
+    if settings.reads_windows:
+        means["n_windows"] = scored.n_windows
     if scored.truncated:
         means["truncated"] = scored.truncated
     page = {
@@ -144,8 +147,10 @@ class Divergence(System):
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Compare two models on each text; only a window of texts is in memory."""
         requests = (Request(k, item.context, item.continuation) for k, item in enumerate(items))
-        results = lm.stream(requests, n_requests=len(items), **settings.options())
+        options = {**settings.options(), **settings.text_windows(lm)}
+        results = lm.stream(requests, n_requests=len(items), **options)
         for item, scored in zip(items, results, strict=True):
+            settings.note_windows(lm, scored.n_windows)
             is_empty = not scored.error and not scored.n_tokens
             yield {"error": EMPTY} if is_empty else _record(item, scored, settings)
 

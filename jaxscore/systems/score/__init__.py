@@ -21,7 +21,7 @@ from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import TextSettings
+from jaxscore.shell.settings import TextSettings, WindowSettings
 from jaxscore.shell.system import PAGE, Aside, Summary, System, failed
 from jaxscore.systems.score.against import (
     PER_TOKEN,
@@ -74,11 +74,12 @@ class ItemWithFields(Item):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(TextSettings, JointSettings, MeasureSettings, AgainstSettings):
+class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings):
     """Settings of `score`; see also its bases."""
 
     fixed = (
         *JointSettings.fixed,
+        *WindowSettings.fixed,
         *("min_k", "log_base", "against", "against_field", "long_gain", "long_logprob"),
     )
     audit_boundary: bool = flag(True, is_flag=False)
@@ -168,6 +169,7 @@ class ScoreFields(TypedDict, total=False):
     mean_self_certainty: Annotated[float, Metric("mean self-certainty, nats per token")]
     n_tokens: int
     n_scored: int
+    n_windows: int
     truncated: int
 
 
@@ -299,6 +301,7 @@ class Score(System):
             requests(),
             n_requests=len(items) * (1 + settings.has_other),
             **settings.options(),
+            **settings.text_windows(lm),
             **measured.requested,
         )
         others = results if settings.has_other else itertools.repeat(None)
@@ -310,7 +313,12 @@ class Score(System):
             if not result.error and not result.n_tokens:
                 yield {"error": EMPTY}
                 continue
-            added = {} if result.error else measured.of(result)
+            added: dict[str, Any] = {}
+            if not result.error:
+                settings.note_windows(lm, result.n_windows)
+                added = measured.of(result)
+                if settings.reads_windows:
+                    added["n_windows"] = result.n_windows
             if other is not None and not result.error:
                 gains = gain_fields(result, other, settings)
                 if "error" in gains:
