@@ -411,8 +411,8 @@ def test_empty_address_is_a_local_cluster(data, ray, monkeypatch):
     ("more", "message"),
     [
         (("--actors", "2"), "only with --engine ray"),
-        (("--engine", "ray", "--journal", "x"), "each shard has a journal of its own"),
-        (("--engine", "ray", "--distributed"), "has processes of its own"),
+        (("--engine", "ray", "--journal", "x"), "each shard has its own journal"),
+        (("--engine", "ray", "--distributed"), "starts its own processes"),
         (("--engine", "ray", "--output", "out.jsonl"), "shards are files of a folder"),
     ],
 )
