@@ -310,7 +310,7 @@ def test_actor_that_waits_for_a_journal_finds_the_shard_finished(data, actor, mo
 
     def finish_elsewhere(args, shard, *_: object, **__: object) -> int:
         identity = shard_files.identity_of(data / "in/0.jsonl")
-        score(args, shard._replace(identity=identity), shards.Part())
+        score(args, shard._replace(identity=identity), shards.ShardRun())
         raise Held("held")
 
     identity = shard_files.identity_of(data / "in/0.jsonl")
