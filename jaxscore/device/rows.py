@@ -108,7 +108,7 @@ class Scores(NamedTuple):
     top_id: Int[Array, "Q k"] | None = None
     top_logprob: Float[Array, "Q k"] | None = None
     measures: dict[str, Float[Array, " Q"]] = {}  # noqa: RUF012 - never changed
-    mass: Float[Array, "Q n"] | None = None
+    mass: Float[Array, "Q n_classes"] | None = None
 
 
 class Unembedding(NamedTuple):
@@ -128,7 +128,7 @@ class Unembedding(NamedTuple):
     softcap: float | None
     split: str | None = None
     backend: Backend = BACKENDS["cpu"]
-    classes: Bool[Array, "n V"] | None = None
+    classes: Bool[Array, "n_classes V"] | None = None
 
 
 def pack_rows(rows: Rows) -> np.ndarray:

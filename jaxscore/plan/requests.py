@@ -108,7 +108,7 @@ class TokenClasses:
         for row, (name, values) in zip(mask, ids_by_name.items(), strict=True):
             ids = np.array([*values])
             if not ids.size:
-                raise ValueError(f"class {name} has no ids, expected at least one")
+                raise ValueError(f"class {name} is empty, expected at least one id")
             if ids.ndim != 1 or ids.dtype.kind not in "iu":
                 raise ValueError(f"class {name} has {ids.tolist()[:5]}, expected token ids")
             if outside := ids[(ids < 0) | (ids >= vocab_size)].tolist():
@@ -237,7 +237,7 @@ class GeneratedTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextWindows:
-    """How a text that is longer than a model's context is read.
+    """Rule by which a text that is longer than a model's context is cut into windows.
 
     Attributes:
         max_length: maximum number of tokens that a window reads.

@@ -106,7 +106,7 @@ class ScoredRequest(Result):
         top: the most probable tokens at each position, or None if not requested.
         n_windows: number of windows that the text was read in; 1 without `text_windows`.
         end: name of each measure -> its value after the last token; empty unless requested, or if
-            the model has no position for it.
+            the text fills the model's positions.
     """
 
     id: str | int

@@ -116,7 +116,7 @@ def _sum_classes(hidden_QD: Float[Array, "Q D"], head: Unembedding) -> ClassSums
     return jax.tree.map(jnp.transpose, lax.scan(step, start, block_starts(head))[0])
 
 
-def _block_classes(head: Unembedding, start: Array, block: int) -> Bool[Array, "n C"]:
+def _block_classes(head: Unembedding, start: Array, block: int) -> Bool[Array, "n_classes C"]:
     assert head.classes is not None
     return lax.dynamic_slice_in_dim(head.classes, start, block, axis=1)
 

@@ -84,8 +84,8 @@ class ClassSums(NamedTuple):
         total: sum e^(z-top).
     """
 
-    top: Float[Array, "Q n"]
-    total: Float[Array, "Q n"]
+    top: Float[Array, "Q n_classes"]
+    total: Float[Array, "Q n_classes"]
 
 
 class Sums(NamedTuple):
@@ -129,7 +129,7 @@ class Terms(NamedTuple):
     self_certainty: Float[Array, " Q"]
     greedy_id: Int[Array, " Q"]
     measures: dict[str, Float[Array, " Q"]] = {}  # noqa: RUF012 - never changed
-    mass: Float[Array, "Q n"] | None = None
+    mass: Float[Array, "Q n_classes"] | None = None
 
 
 def mean_below(s0: Array, s1: Array) -> Array:
@@ -202,7 +202,7 @@ def terms(sums: Sums, head: Unembedding) -> Terms:
 
 def _log_mass(
     classes: ClassSums, top: Array, log_total: Array, axis: str | None
-) -> Float[Array, "Q n"]:
+) -> Float[Array, "Q n_classes"]:
     """Compute the log-probability of each class from the sums of all shards."""
     mass = (classes.top - top[:, None]) + jnp.log(classes.total)
     if axis is not None:
