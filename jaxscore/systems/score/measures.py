@@ -308,7 +308,7 @@ class MeasureSettings(Settings):
         def border_ids(flag: str, *, space_alone: bool = False) -> list[int]:
             try:
                 return token_classes.word_border_ids(
-                    lm.encoder.tokenizer, vocab_size, space_alone=space_alone
+                    lm.encoder, vocab_size, space_alone=space_alone
                 )
             except InputError as problem:
                 raise InputError(f"{flag}: {problem}") from None
