@@ -18,7 +18,7 @@ NO_MEASURES: Mapping[str, np.ndarray] = MappingProxyType({})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Token ids of one request, with the range to score.
+    """Token ids of one request, with the tokens to score.
 
     Attributes:
         ids: int32 [n], context and continuation.
@@ -26,6 +26,8 @@ class TokenSequence:
             preceding token and is never scored.
         choices: int32 [c], ids that are each scored as the next token after all of `ids`; no token
             of `ids` is then scored. Empty for a continuation.
+        positions: int64 [k], ascending indices of the continuation's tokens if it has gaps, from
+            `start` to n - 1; None for all tokens from `start` on. See `at`.
 
     Raises:
         ValueError: `ids` is empty although there are `choices`, or their `start` is not n.
@@ -34,6 +36,7 @@ class TokenSequence:
     ids: np.ndarray
     start: int
     choices: np.ndarray = dataclasses.field(default_factory=lambda: NO_CHOICES)
+    positions: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if len(self.choices) and not 0 < len(self.ids) == self.start:
@@ -41,6 +44,19 @@ class TokenSequence:
                 f"start is {self.start} of {len(self.ids)} ids, expected the number of ids, at "
                 "least 1, with choices"
             )
+
+    @classmethod
+    def at(cls, ids: np.ndarray, positions: np.ndarray) -> "TokenSequence":
+        """Return the sequence that scores the tokens at some positions.
+
+        Ids after the last one are dropped, since no score depends on them.
+
+        Args:
+            positions: int64 [k], ascending; at least one.
+        """
+        start, stop = int(positions[0]), int(positions[-1]) + 1
+        has_gaps = len(positions) < stop - start
+        return cls(ids[:stop], start, positions=positions if has_gaps else None)
 
     @property
     def input_ids(self) -> np.ndarray:
@@ -53,13 +69,20 @@ class TokenSequence:
         return max(self.start, 1)
 
     @property
+    def continuation(self) -> np.ndarray:
+        """The ids of the continuation, including a first one that is not scored."""
+        return self.ids[self.start :] if self.positions is None else self.ids[self.positions]
+
+    @property
     def targets(self) -> np.ndarray:
         """The ids that are scored."""
-        return self.choices if len(self.choices) else self.ids[self.first_scored :]
+        if len(self.choices):
+            return self.choices
+        return self.continuation[self.first_scored - self.start :]
 
     @property
     def n_scored(self) -> int:
-        return len(self.choices) or max(0, len(self.ids) - self.first_scored)
+        return len(self.targets)
 
     @property
     def n_input_tokens(self) -> int:
@@ -67,7 +90,7 @@ class TokenSequence:
         return len(self.ids) + len(self.choices)
 
     def digest(self, key: bytes = b"") -> bytes:
-        """Return the key of the request in a journal: a digest of ids, `start` and choices.
+        """Return the key of the request in a journal: a digest of all fields.
 
         Args:
             key: `ScoreOptions.key` of the run.
@@ -76,6 +99,8 @@ class TokenSequence:
         digest = hashlib.blake2b(header, digest_size=20, key=key)
         digest.update(np.ascontiguousarray(self.ids, "<i4").tobytes())
         digest.update(np.ascontiguousarray(self.choices, "<i4").tobytes())
+        if self.positions is not None:
+            digest.update(np.ascontiguousarray(self.positions, "<i8").tobytes() + b"positions")
         return digest.digest()
 
 

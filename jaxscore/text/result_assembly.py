@@ -130,8 +130,8 @@ def _scored_ids(item: TokenizedRequest) -> np.ndarray:
     """Return the token ids of the continuation, int32."""
     if len(item.sequences) == 1 and not item.gaps:
         [sequence] = item.sequences
-        return sequence.ids[sequence.start :]
-    parts = [s.ids[s.start :] for s in item.sequences]
+        return sequence.continuation
+    parts = [s.continuation for s in item.sequences]
     if item.gaps:
         parts = [item.gaps[0], *itertools.chain(*zip(parts, item.gaps[1:], strict=True))]
     return np.concatenate([np.zeros(0, np.int32), *parts])
@@ -145,7 +145,7 @@ def _join_values(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any
     arrays = []
     n_before = list(map(len, item.gaps)) or [0] * (len(values) + 1)
     for sequence, array, n_gap in zip(item.sequences, values, n_before, strict=False):
-        n_missing = n_gap + len(sequence.ids) - sequence.start - len(array)
+        n_missing = n_gap + len(sequence.continuation) - len(array)
         arrays += [np.full((n_missing, *array.shape[1:]), fill, array.dtype), array]
     arrays.append(np.full((n_before[-1], *array.shape[1:]), fill, array.dtype))
     return np.concatenate(arrays)
