@@ -25,6 +25,7 @@ class NullError(InputError):
     """A required field is null, as in a table with a missing value."""
 
 
+UNLESS = "unless"  # metadata: the field that an object may have in place of a required one
 MISSING = ("NaTType", "NAType")  # types of pandas for a missing value
 
 
@@ -90,10 +91,16 @@ class Items(Sequence[Any]):
         self.n_all = self.n_usable = 0
         for entry in self.entries():
             self.n_all, self.n_usable = self.n_all + 1, self.n_usable + (entry.error is None)
+            self._settings = self._settings.adapted(entry.item)
             if self._first is None or (self._first.error is None and entry.error is not None):
                 self._first = entry
             if self._malformed is None and entry.error is not None and not entry.is_null:
                 self._malformed = entry
+
+    @property
+    def settings(self) -> Any:
+        """The settings with the defaults that the items need."""
+        return self._settings
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
@@ -351,7 +358,8 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
         value = kind.normalize(value) if hasattr(kind, "normalize") else value
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
-    for name, is_required, kinds in _fields(kind):
+    for name, is_always_required, unless, kinds in _fields(kind):
+        is_required = is_always_required or (unless is not None and value.get(unless) is None)
         if is_required and name not in value and kinds is not None:
             raise InputError(_missing(name, kinds, value, where))
         if not is_required and value.get(name) is None:  # null is missing, as tables have it
@@ -416,11 +424,16 @@ def with_examples(system: System, settings: Any) -> Any:
 
 
 @functools.cache
-def _fields(kind: Any) -> list[tuple[str, bool, tuple[type, ...] | None]]:
-    """Return (name, True if it is required, types of `_json_types`) of each field of an item."""
+def _fields(kind: Any) -> list[tuple[str, bool, str | None, tuple[type, ...] | None]]:
+    """Return (name, True if it is required, `UNLESS`, types of `_json_types`) of each field."""
     hints = typing.get_type_hints(kind)
     return [
-        (field.name, field.default is dataclasses.MISSING, _json_types(hints[field.name]))
+        (
+            field.name,
+            field.default is dataclasses.MISSING,
+            field.metadata.get(UNLESS),
+            _json_types(hints[field.name]),
+        )
         for field in dataclasses.fields(kind)
     ]
 

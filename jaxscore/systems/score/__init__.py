@@ -16,6 +16,14 @@ from jaxscore.lm import Capabilities
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
+from jaxscore.shell.conversations import (
+    MESSAGES,
+    UNLESS_MESSAGES,
+    Conversation,
+    ConversationItem,
+    ConversationSettings,
+    check_conversations,
+)
 from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
@@ -50,11 +58,13 @@ UNKNOWN = frozenset("token_ids entropy self_certainty mean_entropy mean_self_cer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Item:
-    """A text to score, and what stands before it."""
+class Item(ConversationItem):
+    """A text to score after a context, or a conversation."""
+
+    texts = ("context", "continuation")
 
     context: Annotated[str, PAIRED] = ""
-    continuation: Annotated[str, PAIRED]
+    continuation: Annotated[str, PAIRED] = dataclasses.field(default="", metadata=UNLESS_MESSAGES)
 
     @property
     def key(self) -> Hashable:
@@ -74,12 +84,20 @@ class ItemWithFields(Item):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings):
+class Settings(
+    WindowSettings,
+    TextSettings,
+    ConversationSettings,
+    JointSettings,
+    MeasureSettings,
+    AgainstSettings,
+):
     """Settings of `score`; see also its bases."""
 
     fixed = (
         *JointSettings.fixed,
         *WindowSettings.fixed,
+        *ConversationSettings.fixed,
         *("min_k", "log_base", "against", "against_field", "long_gain", "long_logprob"),
     )
     audit_boundary: bool = flag(True, is_flag=False)
@@ -100,7 +118,7 @@ class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, Aga
         """See `Settings.complete`."""
         if self.against_field is None or item is None:
             return item
-        return ItemWithFields(context=item.context, continuation=item.continuation, others=others)
+        return ItemWithFields(**vars(item), others=others)
 
     def texts_of(self, item: Any) -> tuple[list[str], str]:
         """Return the item's context, the other context if there is one, and the continuation.
@@ -119,6 +137,19 @@ class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, Aga
         joint = next((context for context in contexts if context.strip()), item.context)
         pairs = [self.joined(context, item.continuation) for context in (*contexts, joint)]
         return [context for context, _ in pairs[:-1]], pairs[-1][1]
+
+    def check_conversations(self) -> None:
+        """See `ConversationSettings`; a conversation does not have a context."""
+        if self.has_other:
+            raise InputError(
+                "it has messages, and --against and --against-field score a continuation after two "
+                "contexts; leave them out, or give context and continuation"
+            )
+        if self.system_prompt is not None or self.fewshot:
+            raise InputError(
+                "it has messages, to which --system and --fewshot add nothing; write them as "
+                "messages, or leave them out"
+            )
 
     def policies(self) -> dict[str, str]:
         """See `ScoringSettings`; only the run's own boundary without an audit."""
@@ -171,6 +202,7 @@ class ScoreFields(TypedDict, total=False):
     n_scored: int
     n_windows: int
     truncated: int
+    scored_messages: list[dict[str, Any]]
 
 
 class Record(ScoreFields, MeasureFields, AgainstFields, total=False):
@@ -240,6 +272,9 @@ class Score(System):
         except TypeError as problem:
             raise InputError(str(problem)) from None
         for position, value in enumerate(objects):
+            if isinstance(value, Mapping) and value.get(MESSAGES) is not None:
+                yield Row(position, f"item {position}", dict(value))
+                continue
             request = parse_request(value, position)
             name = one_line(str(request.id), SHOWN)
             row: Any
@@ -259,6 +294,7 @@ class Score(System):
         """
         if items.is_file or not items.n_all:
             items.require_usable(all_of_them=True)
+        check_conversations(items, settings)
         for field in settings.further_fields:
             if not any(field in item.others for item in items):
                 for item in items:
@@ -280,19 +316,26 @@ class Score(System):
         measured = MeasuredFields(settings, lm)
         unknown = () if lm.capabilities.has_distribution else UNKNOWN
         policy = settings.options()["boundary"]
-        waiting: deque[tuple[Item, str | None]] = deque()  # with why it has no request
+        # with the reason why it is not scored
+        waiting: deque[tuple[Item, Conversation | None, str | None]] = deque()
 
         def requests() -> Iterator[Request]:
             for item in items:
+                talk = None
                 try:
+                    if item.messages is not None:
+                        talk = settings.conversation(lm, item.messages)
+                        waiting.append((item, talk, None))
+                        yield talk.request
+                        continue
                     contexts, continuation = settings.texts_of(item)
                     for context in contexts:
                         prompting.check_blank(context, policy)
                     contexts = [prompting.context_of(context, item.key) for context in contexts]
                 except InputError as problem:
-                    waiting.append((item, str(problem)))
+                    waiting.append((item, None, str(problem)))
                     continue
-                waiting.append((item, None))
+                waiting.append((item, None, None))
                 continuation = prompting.continuation_of(continuation)
                 for context, request in zip(contexts, (Request, Aside), strict=False):
                     yield request("", context, continuation)
@@ -306,17 +349,20 @@ class Score(System):
         )
         others = results if settings.has_other else itertools.repeat(None)
         for result, other in zip(results, others, strict=False):
-            item, error = waiting.popleft()
+            item, talk, error = waiting.popleft()
             while error is not None:
                 yield {"error": error}
-                item, error = waiting.popleft()
+                item, talk, error = waiting.popleft()
             if not result.error and not result.n_tokens:
                 yield {"error": EMPTY}
                 continue
             added: dict[str, Any] = {}
+            context = item.context if talk is None else talk.before
             if not result.error:
                 settings.note_windows(lm, result.n_windows)
-                added = measured.of(result)
+                added = measured.of(result, None if talk is None else talk.bounds)
+                if talk is not None:
+                    added |= talk.fields(result)
                 if settings.reads_windows:
                     added["n_windows"] = result.n_windows
             if other is not None and not result.error:
@@ -329,8 +375,9 @@ class Score(System):
             record = record_of(
                 result, summary_only=settings.summary_only, unknown=unknown, added=added
             )
-            yield {**record, PAGE: {"context": context_end(item.context)}}
-        yield from ({"error": error} for _, error in waiting)  # all others have had their results
+            yield {**record, PAGE: {"context": context_end(context)}}
+        # All others have had their results.
+        yield from ({"error": error} for *_, error in waiting)
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Any) -> Summary:
         """The mean log-probability over all tokens."""

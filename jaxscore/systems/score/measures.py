@@ -4,8 +4,9 @@ A measure is declared in two places here: its fields in `MeasureFields`, its for
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
@@ -234,25 +235,33 @@ class MeasuredFields:
             "top": settings.top_k if MEASURES["top_k"] in self._measures else 0,
         }
 
-    def of(self, scored: ScoredRequest) -> dict[str, Any]:
-        """The added fields of a scored text; arrays are NumPy arrays or lists."""
+    def of(self, scored: ScoredRequest, bounds: Sequence[int] | None = None) -> dict[str, Any]:
+        """Return the added fields of a scored text; arrays are NumPy arrays or lists.
+
+        Args:
+            bounds: index of the first token of each message, and the number of tokens; None for a
+                text.
+        """
         out: dict[str, Any] = {}
         for measure in self._measures:
             out |= measure.compute(scored, self._settings)
-        return out if self._bytes is None else out | self._words(scored, self._bytes)
+        if self._bytes is not None:
+            spans = itertools.pairwise(bounds or (0, scored.n_tokens))
+            words = [pair for span in spans for pair in self._words(scored, slice(*span))]
+            out |= {name: [pair[k] for pair in words] for k, name in enumerate(WORD_FIELDS)}
+        return out
 
-    def _words(self, scored: ScoredRequest, token_bytes: TokenBytes) -> dict[str, Any]:
+    def _words(self, scored: ScoredRequest, span: slice) -> Iterator[tuple[str, float | None]]:
+        """Yield the words of some tokens with their surprisal."""
+        assert self._bytes is not None
         is_counted = self._settings.leading_blank == "count"
         scale = -1 / math.log(LOG_BASES[self._settings.log_base])
-        surprisal = scored.logprob.astype(np.float64) * scale
-        words = split_words(scored.token_ids.tolist(), token_bytes)
-        values = []
-        for word in words:
+        surprisal = scored.logprob[span].astype(np.float64) * scale
+        for word in split_words(scored.token_ids[span].tolist(), self._bytes):
             if word.blanks:
                 self._note(surprisal[list(word.blanks)], is_counted)
             value = math.fsum(surprisal[[*(word.blanks if is_counted else ()), *word.tokens]])
-            values.append(None if math.isnan(value) else value)
-        return {"words": [word.text for word in words], "word_surprisal": values}
+            yield word.text, None if math.isnan(value) else value
 
     def _note(self, surprisal: np.ndarray, is_counted: bool) -> None:
         """Count tokens of spaces alone before a word, and what `leading_blank` would change."""
