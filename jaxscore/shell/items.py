@@ -361,7 +361,7 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
     for name, is_always_required, unless, kinds in _fields(kind):
         is_required = is_always_required or (unless is not None and value.get(unless) is None)
         if is_required and name not in value and kinds is not None:
-            raise InputError(_missing(name, kinds, value, where))
+            raise InputError(_missing(name, kinds, value, where, unless))
         if not is_required and value.get(name) is None:  # null is missing, as tables have it
             continue
         if kinds is None:
@@ -390,8 +390,24 @@ LIKELY = {
 }
 
 
-def _missing(name: str, kinds: tuple[type, ...], value: Mapping[str, Any], where: str) -> str:
-    """Return the message about a required field that an object lacks."""
+def _missing(
+    name: str,
+    kinds: tuple[type, ...],
+    value: Mapping[str, Any],
+    where: str,
+    unless: str | None = None,
+) -> str:
+    """Return the message about a required field that an object lacks.
+
+    Args:
+        unless: the field of a list of objects that the object may have instead, if any.
+    """
+    objects = [k for k, v in value.items() if isinstance(v, list) and v and isinstance(v[0], dict)]
+    if unless is not None and objects:
+        return (
+            f'{where}: no field "{name}" or "{unless}"; if the list of {unless} is {objects[0]!r}, '
+            f"add --column {unless}={objects[0]}"
+        )
     expected = " or ".join(NAMES[kind] for kind in kinds)
     names = sorted(value)
     similar = [field for field in names if field != "id" and isinstance(value[field], kinds)]
