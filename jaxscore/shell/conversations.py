@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from jaxscore.errors import InputError
+from jaxscore.io.items import NOTHING
 from jaxscore.io.json_input import json_kind
 from jaxscore.shell.fields import PAIRED
 from jaxscore.shell.flags import flag
@@ -155,11 +156,17 @@ class ConversationSettings(Settings):
             InputError: naming the setting.
         """
 
-    def conversation(self, lm: Any, messages: Sequence[dict[str, Any]]) -> Conversation:
+    def conversation(
+        self,
+        lm: Any,
+        messages: Sequence[dict[str, Any]],
+        variables: Mapping[str, Any] = NOTHING,
+    ) -> Conversation:
         """Render and encode a conversation, and find the tokens to score.
 
         Args:
             lm: a local model, whose tokenizer has the chat template.
+            variables: further variables of the template.
 
         Raises:
             InputError: the model is an endpoint, the template cannot write the conversation, no
@@ -180,7 +187,7 @@ class ConversationSettings(Settings):
                 f"{', '.join(dict.fromkeys(roles))}; --score-roles all scores those"
             )
         indices = indices[-1:] if self.score_roles == "last" else indices
-        text, turns = render_turns(lm.encoder.tokenizer, messages, indices)
+        text, turns = render_turns(lm.encoder.tokenizer, messages, indices, **variables)
         ids, tokens = encode_turns(lm.encoder, text, turns, with_ends=self.score_turn_end)
         positions = [k for turn in tokens for k in turn.positions.tolist()]
         if not positions:

@@ -84,18 +84,22 @@ class TurnTokens:
 
 
 def render_turns(
-    tokenizer: Any, messages: Sequence[dict[str, Any]], indices: Sequence[int]
+    tokenizer: Any,
+    messages: Sequence[dict[str, Any]],
+    indices: Sequence[int],
+    **variables: Any,
 ) -> tuple[str, list[Turn]]:
     """Render a conversation, and locate some of its messages.
 
     Args:
         indices: positions of these messages, from 0, ascending.
+        variables: further variables of the template.
 
     Raises:
         InputError: see `chat_template.render`; or the template rewrites earlier turns, or a
             message cannot be located. The error names the message, counted from 0.
     """
-    text, rendering = chat_template.render_checked(tokenizer, messages, False)
+    text, rendering = chat_template.render_checked(tokenizer, messages, False, **variables)
     conversation = _Conversation(text, rendering)
     try:
         return text, conversation.locate(indices)

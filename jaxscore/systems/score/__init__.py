@@ -436,8 +436,8 @@ SYSTEM = Score()
 RESULT_FIELDS = result_fields(SYSTEM, Settings())
 
 
-def read_request(value: Any, position: int, where: str) -> tuple[Request, Mapping[str, Any]]:
-    """A request and its other fields, from an object as the input file has it.
+def read_object(value: Any, position: int, where: str) -> Entry:
+    """Read an object as the input file has it.
 
     Args:
         position: from 1; the id of an object without `id`.
@@ -449,7 +449,7 @@ def read_request(value: Any, position: int, where: str) -> tuple[Request, Mappin
     entry = read_entry(SYSTEM, value, position, where, RESULT_FIELDS)
     if entry.error is not None:
         raise InputError(f"{where}: {entry.error}")
-    return Request(entry.id, entry.item.context, entry.item.continuation), entry.extra
+    return entry
 
 
 def record_of(
