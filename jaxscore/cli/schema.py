@@ -21,6 +21,7 @@ from jaxscore.cli.app import Command
 from jaxscore.io.json_output import json_text
 from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_fields
 from jaxscore.shell.flags import Flag, flag, flags_of, options_of
+from jaxscore.shell.items import UNLESS
 from jaxscore.shell.system import System, id_field
 from jaxscore.systems import SYSTEMS, declaration
 from jaxscore.version import RECORDS
@@ -170,17 +171,20 @@ def _typed_dict(record: type) -> dict[str, Any]:
 def _dataclass(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     described = _attributes(kind)
-    properties, required = {}, []
+    properties, required, alternatives = {}, [], {}
     for field in dataclasses.fields(kind):
         value = _type(hints[field.name])
         if field.name in described:
             value = {"description": described[field.name], **value}
-        if field.default is not dataclasses.MISSING:
-            value["default"] = field.default
-        else:
+        if field.default is dataclasses.MISSING:
             required.append(field.name)
+        elif (other := field.metadata.get(UNLESS)) is not None:
+            alternatives = {"anyOf": [{"required": [field.name]}, {"required": [other]}]}
+        else:
+            value["default"] = field.default
         properties[field.name] = value
-    return {**_described(kind), "type": "object", "properties": properties, "required": required}
+    schema = {"type": "object", "properties": properties, "required": required}
+    return {**_described(kind), **schema, **alternatives}
 
 
 def _type(hint: Any, *, is_output: bool = False) -> dict[str, Any]:

@@ -122,6 +122,8 @@ class Divergence(System):
 
     input, one object per line, as that of score:
       {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
+      A conversation has `messages` in place of both, and in its record
+      scored_messages.
 
     output, in the same order, numbers in nats:
       id, token_ids, tokens, kl[] (KL(p || q)), reverse_kl[] (KL(q || p)),

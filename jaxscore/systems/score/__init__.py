@@ -216,7 +216,10 @@ class Score(System):
       {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
       `context` may be left out; `id` defaults to the line's number. A space between
       the two belongs to the continuation; if requests lack one and most are more
-      probable with it, the output says so first (--answer-separator). A JSON array,
+      probable with it, the output says so first (--answer-separator).
+      {"messages": [{"role": "user", "content": "Hi"}, ...]} in their place is a
+      conversation, of which the contents of messages are scored (--score-roles,
+      --score-turn-end) as the model's chat template writes them. A JSON array,
       .csv, .tsv, .parquet or a folder of datasets' save_to_disk holds the same;
       --column continuation=answer reads the field from the column `answer`.
 
@@ -225,7 +228,10 @@ class Score(System):
       sum_logprob, mean_logprob, perplexity, mean_entropy, mean_self_certainty,
       n_tokens, n_scored
       Arrays align with the continuation's tokens; a token with nothing before it
-      has null. Other fields of an input line are repeated in its output line.
+      has null. Those of a conversation align with its scored tokens, and
+      scored_messages has index, role, sum_logprob, n_scored, and start and end of
+      each message in them. Other fields of an input line are repeated in its
+      output line.
       An OUT that ends in .csv, .tsv or .parquet (pip install pyarrow) is a table
       with these columns: `id` is text, and `extra` has the other fields as JSON
       text, as in .csv and .tsv arrays are. A .parquet made from a .parquet or a

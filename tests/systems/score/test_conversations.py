@@ -3,6 +3,8 @@
 import csv
 import functools
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from jaxscore.model_pair import DivergenceScorer
 from jaxscore.shell.conversations import NO_TOKEN
 from jaxscore.text import chat_template
 from tests.chat_templates import CASE, CHINESE, PUBLISHED, QWEN3, TALKS
-from tests.conftest import CASES
+from tests.conftest import CASES, ROOT
 
 pytestmark = pytest.mark.numeric
 
@@ -306,6 +308,20 @@ def test_tables_shards_and_a_second_run(tmp_path, monkeypatch, capsys):
     )
     assert "3 of 3 texts come from it" in capsys.readouterr().out
     assert (tmp_path / "all.out.jsonl").read_bytes() == whole
+
+
+def test_the_example_of_the_page(tmp_path, monkeypatch):
+    page = (ROOT / "jaxscore/systems/README.md").read_text(encoding="utf-8")
+    section = page.partition("## Conversations: `--score-roles`")[2]
+    line, command = re.search(r"```sh\n(.*) > chats.jsonl\n(.*)\n```", section).groups()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chats.jsonl").write_text(shlex.split(line)[1], encoding="utf-8")
+    assert main(shlex.split(command)[3:]) == 0
+    record = json.loads((tmp_path / "chats.out.jsonl").read_text("utf-8"))
+    [message] = record["scored_messages"]
+    assert (message["index"], message["role"]) == (1, "assistant")
+    assert message["sum_logprob"] == pytest.approx(record["sum_logprob"])
+    assert record["tokens"][-1].startswith("<|")
 
 
 def test_an_arrow_table_has_the_messages_of_each_row():
