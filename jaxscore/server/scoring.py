@@ -141,7 +141,7 @@ class _Scoring:
         batch = await self._service.run_in_thread(
             self.size, lambda: self._prepare(self._service, items, first, self._options)
         )
-        pieces = [item.sequences for item in batch.prepared if item.sequences]
+        pieces = [tuple(item.sequences) for item in batch.prepared if item.sequences]
         n_tokens = sum(len(s.ids) - s.start for sequences in pieces for s in sequences)
         if batch.top_k * n_tokens > MAX_NUMBERS:
             raise invalid_field(

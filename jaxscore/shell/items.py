@@ -13,9 +13,17 @@ from typing import Any
 
 from jaxscore.errors import InputError, NoItems, NothingUsable, one_line
 from jaxscore.io.items import NOTHING, Row, named
-from jaxscore.io.json_input import NAMES, json_kind, require_field
+from jaxscore.io.json_input import (
+    NAMES,
+    check_regular,
+    json_kind,
+    read_lines,
+    read_text,
+    require_field,
+)
 from jaxscore.io.json_output import json_line, to_json_value
-from jaxscore.io.tables import plain_row
+from jaxscore.io.streams import form_of
+from jaxscore.io.tables import is_dataset, plain_row
 from jaxscore.shell.prompts import ExampleItem, PromptSettings
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import SHOWN, Record, System, id_field, item_fields
@@ -27,6 +35,7 @@ class NullError(InputError):
 
 UNLESS = "unless"  # metadata: the field that an object may have in place of a required one
 MISSING = ("NaTType", "NAType")  # types of pandas for a missing value
+TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,10 +227,14 @@ def read_file(
     with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
         if path.is_fifo():
             raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
-    lists = list_fields(system, settings)
+    lists, by_line = list_fields(system, settings), getattr(settings, "lines", False)
     try:
         items = Items(
-            system, lambda: system.read(path, columns, lists), settings, prefix=prefix, limit=limit
+            system,
+            lambda: rows_of(system, path, columns, lists, by_line=by_line),
+            settings,
+            prefix=prefix,
+            limit=limit,
         )
         system.check(items, settings)
     except MemoryError:
@@ -231,6 +244,61 @@ def read_file(
             raise
         raise type(problem)(f"{path}: {problem}") from None
     return items
+
+
+def rows_of(
+    system: System,
+    path: Path,
+    columns: Mapping[str, str] = NOTHING,
+    lists: Sequence[str] = (),
+    *,
+    by_line: bool = False,
+) -> Iterator[Row]:
+    """Read the objects of a file, which may be plain text if the system declares a `text_field`.
+
+    Args:
+        columns, lists: see `System.read`.
+        by_line: each line of a plain text is an item; otherwise the file is one.
+
+    Raises:
+        InputError: the file cannot be read, or is not plain text although `by_line` is set.
+    """
+    field = system.text_field
+    is_folder = path.is_dir() and not is_dataset(path)
+    if not field or not (is_folder or form_of(path) == ".txt"):
+        if by_line:
+            raise InputError(
+                f"{path}: --lines reads plain text, whose name ends in .txt; leave it out"
+            )
+        try:
+            yield from system.read(path, columns, lists)
+        except InputError as problem:
+            if (
+                not field
+                or path.is_dir()
+                or form_of(path) in TABLES
+                or isinstance(problem, NoItems)
+            ):
+                raise
+            raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
+        return
+    if columns:
+        raise InputError(f"{path}: --column names fields of a table, and text files have none")
+    files = sorted(path.glob("*.txt")) if is_folder else [path]
+    if not files:
+        raise InputError(
+            f"{path}: found a folder without a .txt file; expected text files, a file of JSONL or "
+            "another table, or a folder that save_to_disk of datasets wrote"
+        )
+    for number, file in enumerate(files, start=1):
+        check_regular(file)
+        if not by_line:
+            yield Row(number, str(file), {"id": file.name, field: read_text(file)})
+            continue
+        for line, text in read_lines(file):
+            if text.strip():
+                ids = {"id": f"{file.name}:{line}"} if is_folder else {}
+                yield Row(line, f"{file}:{line}", {**ids, field: text})
 
 
 def check_usable(errors: Iterable[tuple[str, str | None]]) -> None:

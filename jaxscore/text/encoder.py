@@ -30,6 +30,7 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from jaxscore.errors import InputError, check_choice
+from jaxscore.io.json_output import LazySequence
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.text.bounded_tokenizer import (
     BoundedTokenizer,
@@ -47,8 +48,34 @@ BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
 # Policies that score the same tokens if the context is empty
 EQUAL_WITHOUT_CONTEXT: set[Boundary] = {"joint", "exact", "separate"}
 
+NAMED = 1 << 16  # number of tokens of a long text that are named at a time
 # The sequences of a request: one, or one per token of the continuation for "reencoded"
 Encoded = tuple[TokenSequence, ...]
+
+
+class TokenNames(LazySequence[str]):
+    """The names of a long text's tokens, looked up when they are read."""
+
+    def __init__(self, ids: np.ndarray, encoder: "TextEncoder") -> None:
+        """Args:
+        ids: int32 [n], not negative.
+        """
+        self._ids, self._encoder = ids, encoder
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[str]:
+        for k in range(0, len(self), NAMED):
+            yield from self._encoder.tokens(self._ids[k : k + NAMED])
+
+    def __reduce__(self) -> tuple[type[list[str]], tuple[list[str]]]:
+        return list, ([*self],)
+
+    def element(self, index: int) -> str:
+        """See `LazySequence.element`."""
+        [name] = self._encoder.tokens(self._ids[index : index + 1])
+        return name
 
 
 class TextEncoder:
@@ -145,7 +172,7 @@ class TextEncoder:
                 for batch in (texts, continuations)
             )
             starts = [max(0, len(a) - len(b)) for a, b in zip(ids, tails, strict=True)]
-        arrays = [np.array(text_ids, np.int32) for text_ids in ids]
+        arrays = [np.asarray(text_ids, np.int32) for text_ids in ids]
         return [
             (TokenSequence(array, min(start, len(array)) if text else len(array)),)
             for array, start, text in zip(arrays, starts, continuations, strict=True)

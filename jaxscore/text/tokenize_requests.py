@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from jaxscore.errors import check_choice, is_valid_unicode
-from jaxscore.plan.requests import TextWindows, TokenSequence
+from jaxscore.plan.requests import TextWindows, TokenSequence, WindowedText
 from jaxscore.text.bounded_tokenizer import TextError, TooLongError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
 from jaxscore.types.requests import LabelRequest, Request, Unusable
@@ -26,6 +26,9 @@ Item = TypeVar("Item")
 # Maximum number of requests and characters encoded at a time: the tokenizer's results take 50 bytes
 # per token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
+# Maximum number of windows of long texts, and of their tokens, that are planned together. They
+# share no prefix, so that small groups cost nothing and bound the memory of a text of any length.
+GROUP, GROUP_TOKENS = 4096, 1 << 19
 # Characters of sorted windows, about four per token. The first windows are small so that the device
 # starts early; later ones are large, since the last rows of each are padded. They grow slowly,
 # since a window is encoded and planned while the previous one is computed. A window ends soon after
@@ -43,17 +46,15 @@ class TokenizedRequest(NamedTuple):
     """The token sequences of a request.
 
     Attributes:
-        sequences: one sequence, or several for "reencoded" or windows; empty if `error` is set.
-        gaps: int32 ids of the continuation that no sequence scores: those before each sequence's,
-            and those after the last; empty without windows.
+        sequences: one sequence, several for "reencoded", or a `WindowedText`; empty if `error` is
+            set.
         truncated: the maximum number of context tokens dropped from a sequence.
         error: the reason why the request cannot be scored, or None.
     """
 
-    sequences: Encoded = ()
+    sequences: Sequence[TokenSequence] = ()
     truncated: int = 0
     error: str | None = None
-    gaps: tuple[np.ndarray, ...] = ()
 
 
 class RequestTokenizer:
@@ -99,8 +100,8 @@ class RequestTokenizer:
             elif isinstance(sequences := encoded[k], TextError):
                 item = TokenizedRequest(error=_explain(sequences, request.context))
             elif text_windows is not None and len(sequences) == 1:
-                windows, gaps = text_windows.cut(sequences[0].ids, sequences[0].start)
-                item = TokenizedRequest(tuple(windows), gaps=tuple(gaps))
+                [text] = sequences
+                item = TokenizedRequest(WindowedText(text.ids, text.start, text_windows))
             else:
                 item = self._truncate(sequences, truncate)
             tokenized.append(item)
@@ -157,7 +158,11 @@ class RequestTokenizer:
 
     def _check(self, tokenized: list[TokenizedRequest]) -> list[TokenizedRequest]:
         """Replace requests that the model cannot score with their errors."""
-        errors = self._find_errors([sequence for item in tokenized for sequence in item.sequences])
+        errors, n_checked = dict[int, str](), 0
+        sequences = (sequence for item in tokenized for sequence in item.sequences)
+        for group in bounded_groups(sequences, _n_tokens, CHUNK, CHUNK_CHARACTERS):
+            errors |= {n_checked + k: error for k, error in self._find_errors(group).items()}
+            n_checked += len(group)
         if not errors:
             return tokenized
         checked, first = [], 0
@@ -232,6 +237,10 @@ def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -
             return
 
 
+def _n_tokens(sequence: TokenSequence) -> int:
+    return sequence.n_input_tokens
+
+
 def _text(request: Request | Unusable) -> str:
     return "" if isinstance(request, Unusable) else request.context + request.continuation
 
@@ -267,8 +276,20 @@ class WindowTokenizer:
 
     @property
     def chunks_ahead(self) -> int:
-        """The maximum number of chunks that wait to be encoded."""
-        return -(-self.window // CHUNK)
+        """The maximum number of chunks that wait to be encoded; one if each text may be long."""
+        return -(-self.window // CHUNK) if self.text_windows is None else 1
+
+    def groups(self, window: Window) -> Iterator[list[TokenSequence]]:
+        """Yield the sequences of a window, in the groups that are planned together."""
+        sequences = (sequence for _, item in window for sequence in item.sequences)
+        if self.text_windows is None:
+            yield list(sequences)
+            return
+        group: list[TokenSequence] = []
+        for group in bounded_groups(sequences, _n_tokens, GROUP, GROUP_TOKENS):
+            yield group
+        if not group:  # results are read after each group
+            yield group
 
     def windows(self, chunks: Iterable[Chunk]) -> Iterator[Window]:
         """Tokenize chunks; yield each window after its last chunk."""
@@ -280,7 +301,7 @@ class WindowTokenizer:
             )
             window += zip(requests, tokenized, strict=True)
             n_tokens += sum(
-                sequence.n_input_tokens for item in tokenized for sequence in item.sequences
+                _n_tokens(sequence) for item in tokenized for sequence in item.sequences
             )
             if last or (self.window_tokens is not None and n_tokens >= self.window_tokens):
                 yield window

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from jaxscore.plan.requests import TokenSequence, check_sequences, rolling_windows
+from jaxscore.plan.requests import TextWindows, TokenSequence, WindowedText, check_sequences
 from tests.sequences import sequence
 
 FACTS = {"vocab_size": 50, "max_positions": 6, "placeholders": {7: "image_token_id"}}
@@ -105,7 +105,7 @@ def parts(window):
 
 
 def test_rolling_windows_are_those_of_the_drawing():
-    found = [parts(one) for one in rolling_windows(np.arange(9), 1, 4, 2)]
+    found = [parts(one) for one in WindowedText(np.arange(9), 1, TextWindows(4, 2))]
     assert found == [([0], [1, 2, 3, 4]), ([2, 3, 4], [5, 6]), ([4, 5, 6], [7, 8])]
 
 
@@ -113,7 +113,7 @@ def test_rolling_windows_are_those_of_the_drawing():
 def test_rolling_windows_score_every_token_once_with_its_context(n, length_and_stride, first):
     max_length, stride = length_and_stride
     first = min(first, max_length)
-    found = rolling_windows(np.arange(n), first, max_length, stride)
+    found = WindowedText(np.arange(n), first, TextWindows(max_length, stride))
     scored = [token for one in found for token in parts(one)[1]]
     assert scored == list(range(first, n))
     for k, one in enumerate(found):
@@ -131,5 +131,5 @@ def test_rolling_windows_score_every_token_once_with_its_context(n, length_and_s
 def test_rolling_windows_equal_those_of_lm_evaluation_harness(ids, length_and_stride):
     max_length, stride = length_and_stride
     theirs = get_rolling_token_windows(ids, 0, max_length, max_length - stride + 1)
-    ours = rolling_windows(np.array([0, *ids]), 1, max_length, stride)
+    ours = WindowedText(np.array([0, *ids]), 1, TextWindows(max_length, stride))
     assert [parts(one) for one in ours] == [make_disjoint_window(pair) for pair in theirs]

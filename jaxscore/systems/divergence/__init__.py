@@ -148,7 +148,7 @@ class Divergence(System):
 
     name, what = "divergence", "texts"
     item, settings, record = Item, Settings, Record
-    read, check = Score.read, Score.check
+    read, check, text_field = Score.read, Score.check, Score.text_field
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """A pair of local models."""

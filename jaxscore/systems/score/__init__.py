@@ -261,6 +261,7 @@ class Score(System):
 
     name, what = "score", "requests"
     item, settings, record = Item, Settings, Record
+    text_field = "continuation"
 
     def read(
         self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
@@ -389,10 +390,11 @@ class Score(System):
         """The mean log-probability over all tokens."""
         n_tokens, n_unconditioned, n_unspaced, total = 0, 0, 0, 0.0
         gains = Gains() if settings.has_other else None
+        is_half = settings.score_from == "half"  # tokens without a probability are left out
         for record in records:
             if record.get("sum_logprob") is not None:
                 n_tokens += record["n_scored"]
-                n_unconditioned += record["n_scored"] < record["n_tokens"]
+                n_unconditioned += record["n_scored"] < record["n_tokens"] and not is_half
                 total += float(record["sum_logprob"])
                 n_unspaced += _lacks_spaces(record.get("words"))
             if gains is not None and "error" not in record:
