@@ -29,8 +29,9 @@ class TokenSequence:
             preceding token and is never scored.
         choices: int32 [c], ids that are each scored as the next token after all of `ids`; no token
             of `ids` is then scored. Empty for a continuation.
-        positions: int64 [k], ascending indices of the continuation's tokens if it has gaps, from
-            `start` to n - 1; None for all tokens from `start` on. See `at`.
+        positions: int64 [k], ascending indices of the continuation's tokens if it has gaps, the
+            first one `start`; None for all tokens from `start` on. Ids after the last one are
+            dropped before planning, see `trimmed`.
 
     Raises:
         ValueError: `ids` is empty although there are `choices`, or their `start` is not n.
@@ -60,6 +61,10 @@ class TokenSequence:
         start, stop = int(positions[0]), int(positions[-1]) + 1
         has_gaps = len(positions) < stop - start
         return cls(ids[:stop], start, positions=positions if has_gaps else None)
+
+    def trimmed(self) -> "TokenSequence":
+        """Return the sequence without ids after the last scored one."""
+        return self if self.positions is None else self.at(self.ids, self.positions)
 
     @property
     def input_ids(self) -> np.ndarray:
@@ -295,14 +300,29 @@ class WindowedText(Sequence[TokenSequence]):
     Attributes:
         ids: int32 [n], context and continuation.
         start: index of the continuation's first token.
-        spans: int64 [n_windows, 3], see `WindowSpan`.
+        positions: see `TokenSequence`.
+        spans: int64 [n_windows, 3], see `WindowSpan`; without windows that have no position.
     """
 
-    def __init__(self, ids: np.ndarray, start: int, windows: TextWindows) -> None:
+    def __init__(
+        self,
+        ids: np.ndarray,
+        start: int,
+        windows: TextWindows,
+        positions: np.ndarray | None = None,
+    ) -> None:
         """Cut a text into windows."""
-        self.ids, self.start, self._windows = ids, start, windows
+        self.ids, self.start, self.positions, self._windows = ids, start, positions, windows
         numbers = itertools.chain.from_iterable(windows.spans(len(ids), start))
         self.spans = np.fromiter(numbers, np.int64).reshape(-1, 3)
+        if positions is not None:
+            first, end = np.searchsorted(positions, self.spans[:, 1:].T)
+            self.spans = self.spans[first < end]
+
+    @property
+    def continuation(self) -> np.ndarray:
+        """See `TokenSequence.continuation`."""
+        return TokenSequence(self.ids, self.start, positions=self.positions).continuation
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -310,7 +330,17 @@ class WindowedText(Sequence[TokenSequence]):
     def __getitem__(self, k: Any) -> Any:
         if isinstance(k, slice):
             return [self[j] for j in range(len(self))[k]]
-        return self._windows.window(self.ids, WindowSpan(*self.spans[k].tolist()))
+        begin, first, end = self.spans[k].tolist()
+        window = self._windows.window(self.ids, WindowSpan(begin, first, end))
+        if self.positions is None:
+            return window
+        return TokenSequence.at(window.ids, self._within(first, end) - begin)
+
+    def _within(self, first: int, end: int) -> Any:
+        """Return the positions of a window's scored tokens, as indices or as a slice."""
+        if self.positions is None:
+            return slice(first, end)
+        return self.positions[slice(*np.searchsorted(self.positions, (first, end)))]
 
     def join(self, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
         """Join values of the windows' scored tokens, each [n_scored, ...].
@@ -318,11 +348,10 @@ class WindowedText(Sequence[TokenSequence]):
         Returns:
             [n, ...] for the continuation, with `fill` for tokens that no window scores.
         """
-        shape = (len(self.ids) - self.start, *values[0].shape[1:])
-        out = np.full(shape, fill, values[0].dtype)
-        for (_, first, end), array in zip((self.spans - self.start).tolist(), values, strict=True):
-            out[first:end] = array
-        return out
+        out = np.full((len(self.ids), *values[0].shape[1:]), fill, values[0].dtype)
+        for (_, first, end), array in zip(self.spans.tolist(), values, strict=True):
+            out[self._within(first, end)] = array
+        return out[self.start :] if self.positions is None else out[self.positions]
 
 
 def check_sequences(

@@ -92,11 +92,13 @@ class Conversation(NamedTuple):
     Attributes:
         request: its text in token ids, and the positions to score.
         before: the text before the first scored content.
+        contents: the scored contents as the template writes them.
         turns: the scored messages; together they have the request's positions, in order.
     """
 
     request: Request
     before: str
+    contents: Sequence[str]
     turns: Sequence[TurnTokens]
 
     @property
@@ -192,8 +194,9 @@ class ConversationSettings(Settings):
         positions = [k for turn in tokens for k in turn.positions.tolist()]
         if not positions:
             raise InputError(NO_TOKEN)
-        request = Request("", "", text, ((), ids[: positions[-1] + 1].tolist()), positions)
-        return Conversation(request, text[: turns[0].start], tokens)
+        request = Request("", "", text, ((), ids.tolist()), positions)
+        contents = [text[turn.start : turn.end] for turn in turns]
+        return Conversation(request, text[: turns[0].start], contents, tokens)
 
 
 def check_conversations(items: Items, settings: ConversationSettings) -> None:

@@ -356,7 +356,8 @@ def _sequence(request: Request, boundary: Boundary) -> TokenSequence:
     # Not int32: larger ids would wrap around to valid ids instead of raising an error later.
     ids = np.array([*context, *continuation, *after], np.int64)
     if request.positions is not None and len(request.positions):
-        return TokenSequence.at(ids, np.array(request.positions, np.int64) + len(after))
+        positions = np.array(request.positions, np.int64) + len(after)
+        return TokenSequence(ids, int(positions[0]), positions=positions)
     return TokenSequence(ids, len(context) + len(after))
 
 

@@ -101,9 +101,12 @@ class RequestTokenizer:
                 item = TokenizedRequest(error=_explain(sequences, request.context))
             elif text_windows is not None and len(sequences) == 1:
                 [text] = sequences
-                item = TokenizedRequest(WindowedText(text.ids, text.start, text_windows))
+                item = TokenizedRequest(
+                    WindowedText(text.ids, text.start, text_windows, text.positions)
+                )
             else:
-                item = self._truncate(sequences, truncate)
+                trimmed = tuple(sequence.trimmed() for sequence in sequences)
+                item = self._truncate(trimmed, truncate)
             tokenized.append(item)
         return self._check(tokenized)
 

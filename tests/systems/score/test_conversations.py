@@ -16,6 +16,7 @@ from jaxscore.cli.main import main
 from jaxscore.model_pair import DivergenceScorer
 from jaxscore.shell.conversations import NO_TOKEN
 from jaxscore.text import chat_template
+from jaxscore.text.turns import encode_turns, render_turns
 from tests.chat_templates import CASE, CHINESE, PUBLISHED, QWEN3, TALKS
 from tests.conftest import CASES, ROOT
 
@@ -332,3 +333,53 @@ def test_an_arrow_table_has_the_messages_of_each_row():
     messages = json.loads(out["scored_messages"][1].as_py())
     assert [each["role"] for each in messages] == [each["role"] for each in TALKS["plain"]]
     assert out["error"].null_count == 2
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen2", "tiny-llama3"])
+@pytest.mark.parametrize(
+    "settings", [{"stride": 7}, {"window_bos": "first"}, {"score_from": "half"}]
+)
+def test_windows_score_the_same_tokens_after_what_each_window_reads(scorers, name, settings):
+    """As for the whole text in windows, whose scores do not depend on the roles."""
+    scorer = scorers(name)
+    settings = {"max_length": 16, **settings}
+    talks = [TALKS["plain"], CHINESE, TALKS["one"]]
+    report = evaluate("score", scorer, items_of(*talks), score_turn_end=True, **settings)
+    texts = [scorer.encoder.tokenizer.apply_chat_template(talk, tokenize=False) for talk in talks]
+    wholes = evaluate("score", scorer, texts, **settings).items
+    for talk, record, whole in zip(talks, report.items, wholes, strict=True):
+        answers = [k for k, message in enumerate(talk) if message["role"] == "assistant"]
+        text, turns = render_turns(scorer.encoder.tokenizer, talk, answers)
+        _, tokens = encode_turns(scorer.encoder, text, turns, with_ends=True)
+        positions = np.concatenate([each.positions for each in tokens])
+        want = np.array(whole["logprob"], float)[positions]
+        np.testing.assert_allclose(np.array(record["logprob"], float), want, atol=1e-5)
+        assert record["n_scored"] == np.isfinite(want).sum()
+        for each in record["scored_messages"]:
+            values = want[each["start"] : each["end"]]
+            assert each["n_scored"] == np.isfinite(values).sum()
+
+
+def test_perplexity_is_over_the_same_tokens_and_the_bytes_of_the_contents(scorers):
+    scorer = scorers("tiny-llama3")
+    items = [*items_of(TALKS["plain"], CHINESE), {"text": "The cat sat."}]
+    for settings in ({}, {"score_roles": "all", "max_length": 16, "stride": 5}):
+        ours = evaluate("perplexity", scorer, items, **settings)
+        windows = {**settings, "window_bos": "first"} if settings else {}
+        scored = evaluate("score", scorer, items[:2], **windows).items
+        for record, want, talk in zip(ours.items, scored, [TALKS["plain"], CHINESE], strict=False):
+            assert record["sum_logprob"] == want["sum_logprob"]  # to the last digit
+            assert record["n_scored"] == want["n_scored"]
+            assert record["scored_messages"] == want["scored_messages"]
+            contents = [
+                message["content"].strip()
+                for message in talk
+                if settings or message["role"] == "assistant"
+            ]
+            assert record["n_bytes"] == len("".join(contents).encode())
+            assert record["n_words"] == sum(len(text.split()) for text in contents)
+            assert record["begin"] == contents[0]
+        assert ours.items[2]["n_bytes"] == len("The cat sat.")
+        assert "scored_messages" not in ours.items[2]
+    bad = evaluate("perplexity", scorer, items_of(CHINESE[:1], CHINESE))
+    assert [record.get("error", "")[:12] for record in bad.items] == ["none of its ", ""]
