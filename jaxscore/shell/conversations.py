@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -22,6 +23,12 @@ MESSAGES = "messages"
 UNLESS_MESSAGES = {UNLESS: MESSAGES}  # metadata of a field that conversations do not have
 EXPECTED = '{"role": "user", "content": "..."}'
 SHARE_GPT = {"human": "user", "user": "user", "gpt": ASSISTANT, "system": "system"}
+# Fields of data sets that change what the chat template writes, or are not text
+NOT_APPLIED = ("tools", "chat_template_kwargs", "images", "image")
+LACKS_REASONING = (
+    "{n} conversations have reasoning that the chat template leaves out; the rest of their "
+    "messages is scored"
+)
 NO_TOKEN = "the contents of its scored messages have no tokens; are they empty?"
 
 
@@ -86,6 +93,14 @@ def _message(message: Any, name: str) -> dict[str, Any]:
     return {field: value for field, value in message.items() if value or field == "content"}
 
 
+def lacks_reasoning(content: str, text: str) -> bool:
+    """Return True if a part of a content with reasoning is not in its rendered text."""
+    has_reasoning = "</think>" in content
+    return has_reasoning and any(
+        part.strip() not in text for part in re.split("</?think>", content)
+    )
+
+
 class Conversation(NamedTuple):
     """A conversation to score.
 
@@ -93,18 +108,25 @@ class Conversation(NamedTuple):
         request: its text in token ids, and the positions to score.
         before: the text before the first scored content.
         contents: the scored contents as the template writes them.
+        lacks_reasoning: True if it leaves out the reasoning of one of them.
         turns: the scored messages; together they have the request's positions, in order.
     """
 
     request: Request
     before: str
     contents: Sequence[str]
+    lacks_reasoning: bool
     turns: Sequence[TurnTokens]
 
     @property
     def bounds(self) -> list[int]:
         """Index of each message's first token among the scored ones, and their number."""
         return [0, *itertools.accumulate(len(turn.positions) for turn in self.turns)]
+
+    def note(self, lm: Any) -> None:
+        """Note in an audited model if the template leaves out reasoning."""
+        if self.lacks_reasoning:
+            lm.warnings[LACKS_REASONING] += 1
 
     def fields(self, scored: ScoredRequest) -> dict[str, Any]:
         """Return the fields of a record about the messages of a scored conversation."""
@@ -151,6 +173,13 @@ class ConversationSettings(Settings):
         omitted = super().omitted_fields()
         return omitted if self.score_roles else omitted | {"scored_messages"}
 
+    def complete(self, item: Any, others: Mapping[str, Any]) -> Any:
+        """See `Settings.complete`; refuses fields that would change what a template writes."""
+        names = NOT_APPLIED if getattr(item, MESSAGES, None) is not None else ()
+        if name := next((name for name in names if others.get(name)), None):
+            raise InputError(f"it has messages and {name}, which are not applied; leave them out")
+        return super().complete(item, others)
+
     def check_conversations(self) -> None:
         """Refuse settings that conversations do not take.
 
@@ -196,7 +225,12 @@ class ConversationSettings(Settings):
             raise InputError(NO_TOKEN)
         request = Request("", "", text, ((), ids.tolist()), positions)
         contents = [text[turn.start : turn.end] for turn in turns]
-        return Conversation(request, text[: turns[0].start], contents, tokens)
+        originals = (messages[k]["content"] for k in indices)
+        lacks = any(
+            isinstance(original, str) and lacks_reasoning(original, content)
+            for original, content in zip(originals, contents, strict=True)
+        )
+        return Conversation(request, text[: turns[0].start], contents, lacks, tokens)
 
 
 def check_conversations(items: Items, settings: ConversationSettings) -> None:

@@ -120,7 +120,12 @@ class Items(Sequence[Any]):
             entry = read_entry(
                 self._system, row.item, number, row.where, self._reserved, is_row=self.is_file
             )
-            item = self._settings.complete(entry.item, entry.extra)
+            try:
+                item = self._settings.complete(entry.item, entry.extra)
+            except InputError as problem:
+                is_null = isinstance(problem, NullError)
+                yield dataclasses.replace(entry, item=None, error=str(problem), is_null=is_null)
+                continue
             yield entry if item is entry.item else dataclasses.replace(entry, item=item)
 
     def require_usable(self, *, all_of_them: bool = False) -> None:

@@ -116,6 +116,7 @@ class Settings(
 
     def complete(self, item: Item | None, others: Mapping[str, Any]) -> Item | None:
         """See `Settings.complete`."""
+        item = super().complete(item, others)
         if self.against_field is None or item is None:
             return item
         return ItemWithFields(**vars(item), others=others)
@@ -369,6 +370,7 @@ class Score(System):
                 settings.note_windows(lm, result.n_windows)
                 added = measured.of(result, None if talk is None else talk.bounds)
                 if talk is not None:
+                    talk.note(lm)
                     added |= talk.fields(result)
                 if settings.reads_windows:
                     added["n_windows"] = result.n_windows

@@ -14,7 +14,7 @@ import transformers
 from jaxscore import InputError, Scoring, evaluate
 from jaxscore.cli.main import main
 from jaxscore.model_pair import DivergenceScorer
-from jaxscore.shell.conversations import NO_TOKEN
+from jaxscore.shell.conversations import LACKS_REASONING, NO_TOKEN
 from jaxscore.text import chat_template
 from jaxscore.text.turns import encode_turns, render_turns
 from tests.chat_templates import CASE, CHINESE, PUBLISHED, QWEN3, TALKS
@@ -253,6 +253,26 @@ def test_bad_messages_are_named_with_their_line(tmp_path, monkeypatch, capsys, m
     command = ["score", "--model", "demo", "--input", "in.jsonl", "--output", "out.jsonl"]
     assert main(command) == 2
     assert f"in.jsonl:2: {BAD[messages]}" in capsys.readouterr().err
+
+
+def test_reasoning_that_is_left_out_is_counted(templated):
+    plain, items = CASE["templates"]["chatml-plain"], items_of(TALKS["reasons"], CHINESE)
+    without = plain.replace(
+        "{{ m['content'] }}", "{{ m['content'].split('</think>')[-1].strip() }}"
+    )
+    report = evaluate("score", templated("tiny-qwen2", without), items)
+    assert LACKS_REASONING.format(n=1) in report.remarks
+    assert "".join(report.items[0]["tokens"]) == "ThreeĠdays.Three."
+    assert evaluate("score", templated("tiny-qwen2", plain), items).remarks == []
+
+
+def test_fields_that_would_change_the_text_are_refused(scorers):
+    items = [{"messages": CHINESE, "tools": []}, {"messages": CHINESE, "tools": [{"name": "f"}]}]
+    records = evaluate("score", scorers("tiny-qwen2"), items).items
+    assert "error" not in records[0]
+    assert records[1]["error"] == "it has messages and tools, which are not applied; leave them out"
+    records = evaluate("score", scorers("tiny-qwen2"), [{"continuation": "a", "tools": [1]}]).items
+    assert records[0]["tools"] == [1]
 
 
 def test_share_gpt_is_read_by_its_column(tmp_path, monkeypatch, capsys):
