@@ -92,7 +92,7 @@ def close(
     """
     found, boundary = report.found, report.boundary_lines()
     _print_titled(_titled("finding", report.findings))
-    for line in itertools.chain(found.lines, lines):
+    for line in itertools.chain(found.lines, report.slice_lines(), lines):
         print(line)
     print_remarks(args, report.remarks)
     if report.lacks_texts and any(path.suffix == ".html" for path in files):
