@@ -85,11 +85,15 @@ def _rows(
 
     values = [*numbers["values"].items()][:n_values]
     return [
-        [field, titles.items, *titles.counts.values(), *(titles.means[name] for name in names)],
-        *(row(value, of_value) for value, of_value in values),
-        row(f"all {titles.items}", numbers["all"]),
         [
-            "mean of the values",
+            field,
+            *map(str.capitalize, (titles.items, *titles.counts.values())),
+            *(titles.means[name] for name in names),
+        ],
+        *(row(value, of_value) for value, of_value in values),
+        row(f"All {titles.items}", numbers["all"]),
+        [
+            "Mean of the values",
             *[NOTHING] * (1 + len(titles.counts)),
             *(significant(numbers["macro"][name]) for name in names),
         ],
@@ -106,24 +110,20 @@ def _cell(mean: Estimate) -> str:
 def _section(field: str, numbers: Mapping[str, Any], titles: Titles) -> Section:
     head, *rows = _rows(field, numbers, titles, _names(numbers, titles), SHOWN)
     names = [text(name) for name, *_ in rows]
-    names[-2:] = [f"**{_capitalized(name)}**" for name in names[-2:]]
+    names[-2:] = [f"**{name}**" for name in names[-2:]]
     n = len(numbers["values"])
     left_out = f": {SHOWN} of {n:,} values, those of most {titles.items}" if n > SHOWN else ""
     return Section(
         f"By {field}{left_out}",
         [
             table(
-                [text(field), *map(_capitalized, head[1:])],
+                [text(field), *head[1:]],
                 [[name, *row[1:]] for name, row in zip(names, rows, strict=True)],
             ),
             HOW.format(items=titles.items),
         ],
         opened=True,
     )
-
-
-def _capitalized(title: str) -> str:
-    return f"{title[:1].upper()}{title[1:]}"
 
 
 def _charts(field: str, numbers: Mapping[str, Any], titles: Titles) -> list[Chart]:
@@ -136,9 +136,8 @@ def _charts(field: str, numbers: Mapping[str, Any], titles: Titles) -> list[Char
         for value, of_value in numbers["values"].items()
         if (mean := of_value[name]).mean is not None
     ]
-    title = _capitalized(titles.means[name])
     charts = means(
-        f"{title}, by {field}",
+        f"{titles.means[name]}, by {field}",
         named[:MOST],
         titles.items,
         label=titles.means[name],

@@ -136,8 +136,8 @@ def test_a_stream_prints_its_tables(place):
     assert [json.loads(line)["id"] for line in ran.stdout.splitlines()] == [
         item["id"] for item in ITEMS
     ]
-    assert re.search(r"^topic +requests +tokens +mean log-prob", ran.stderr, re.MULTILINE)
-    assert re.search(r"^mean of the values +- +- +-\d", ran.stderr, re.MULTILINE)
+    assert re.search(r"^topic +Requests +Tokens +Mean log-prob", ran.stderr, re.MULTILINE)
+    assert re.search(r"^Mean of the values +- +- +-\d", ran.stderr, re.MULTILINE)
 
 
 def test_fields_of_a_config_file(run, place):

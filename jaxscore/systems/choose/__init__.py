@@ -233,7 +233,7 @@ class Record(TypedDict, total=False):
         Decision("the option chosen by calibrated probability is right", is_right=True),
         Mean("acc_calibrated"),
     ]
-    chance: Annotated[float, Mean("chance")]
+    chance: Annotated[float, Mean("Chance")]
     skill: float
     skill_norm: float
     skill_pmi: float | None
@@ -242,7 +242,7 @@ class Record(TypedDict, total=False):
     gold_bpb: Annotated[
         float,
         Metric("bits per byte of the right option"),
-        Mean("bits per byte of the right option"),
+        Mean("Bits per byte of the right option"),
     ]
     order_choices: list[int]
     order_changes: Annotated[float, Metric("share of orders in which another text is chosen")]

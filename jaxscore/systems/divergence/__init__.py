@@ -50,15 +50,15 @@ class Record(TypedDict, total=False):
     mean_js: Annotated[float, Mean("Jensen-Shannon, nats per token", "n_scored", in_table=False)]
     mean_cross_entropy: float
     mean_logprob: Annotated[
-        float, Mean("perplexity, p", "n_scored", "perplexity", change=perplexity)
+        float, Mean("Perplexity, p", "n_scored", "perplexity", change=perplexity)
     ]
     mean_reference_logprob: Annotated[
-        float, Mean("perplexity, q", "n_scored", "reference_perplexity", change=perplexity)
+        float, Mean("Perplexity, q", "n_scored", "reference_perplexity", change=perplexity)
     ]
     mean_logprob_difference: float
     mean_entropy: float
     mean_reference_entropy: float
-    same_argmax_share: Annotated[float, Mean("same most probable token", "n_scored")]
+    same_argmax_share: Annotated[float, Mean("Same most probable token", "n_scored")]
     perplexity: float
     reference_perplexity: float
     binoculars: float

@@ -107,19 +107,19 @@ class Record(TypedDict, total=False):
     mean_logprob: Annotated[
         float,
         Metric("mean log-probability, nats per token, mean over documents"),
-        Mean("perplexity per token", "n_scored", "perplexity", change=perplexity),
-        Mean("mean log-probability, nats per token", "n_scored", in_table=False),
+        Mean("Perplexity per token", "n_scored", "perplexity", change=perplexity),
+        Mean("Mean log-probability, nats per token", "n_scored", in_table=False),
     ]
     perplexity: float
     bits_per_byte: Annotated[
         float,
         Metric("bits per byte, mean over documents", is_main=True),
-        Mean("bits per byte", "n_bytes", is_main=True),
+        Mean("Bits per byte", "n_bytes", is_main=True),
     ]
     bits_per_word: Annotated[
         float,
         Metric("bits per word, mean over documents", is_main=True),
-        Mean("bits per word", "n_words", value=_bits_per_word),
+        Mean("Bits per word", "n_words", value=_bits_per_word),
     ]
 
 

@@ -99,6 +99,11 @@ class Settings(
         ]
         object.__setattr__(self, "fewshot", tuple(shots))
 
+    def record(self) -> dict[str, Any]:
+        """See `Settings.record`; intervals are those of slices alone."""
+        values = super().record()
+        return values if self.by else {k: v for k, v in values.items() if k != "n_bootstrap"}
+
     def complete(self, item: Item | None, others: Mapping[str, Any]) -> Item | None:
         """See `Settings.complete`."""
         if self.against_field is None or item is None:
@@ -164,26 +169,26 @@ class ScoreFields(TypedDict, total=False):
     sum_logprob: Annotated[
         float,
         Metric("log-probability of a text, nats"),
-        Mean("log-probability of a text, nats", in_table=False),
+        Mean("Log-probability of a text, nats", in_table=False),
     ]
     mean_logprob: Annotated[
         float,
         Metric("mean log-probability of a text, nats per token"),
         Result("mean log-probability per token"),
-        Mean("mean log-probability, nats per token", "n_scored"),
-        Mean("perplexity", "n_scored", "perplexity", change=perplexity),
-        Mean("mean log-probability, mean over texts", name="text_mean_logprob", in_table=False),
+        Mean("Mean log-probability, nats per token", "n_scored"),
+        Mean("Perplexity", "n_scored", "perplexity", change=perplexity),
+        Mean("Mean log-probability, mean over texts", name="text_mean_logprob", in_table=False),
     ]
     perplexity: float
     mean_entropy: Annotated[
         float,
         Metric("mean entropy, nats per token"),
-        Mean("entropy, nats per token", "n_scored"),
+        Mean("Entropy, nats per token", "n_scored"),
     ]
     mean_self_certainty: Annotated[
         float,
         Metric("mean self-certainty, nats per token"),
-        Mean("self-certainty, nats per token", "n_scored", in_table=False),
+        Mean("Self-certainty, nats per token", "n_scored", in_table=False),
     ]
     n_tokens: Annotated[int, Total()]
     n_scored: Annotated[int, Total("tokens")]

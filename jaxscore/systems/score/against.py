@@ -41,7 +41,7 @@ class AgainstFields(TypedDict, total=False):
     sum_gain: Annotated[
         float,
         Metric("gain of a text by its context, nats"),
-        Mean("gain by the context, nats per token", "n_both", "mean_gain", value=_mean_gain),
+        Mean("Gain by the context, nats per token", "n_both", "mean_gain", value=_mean_gain),
     ]
     gain_bits: float
     ifd: Annotated[
