@@ -64,6 +64,37 @@ def test_a_table_of_excel_with_missing_cells(tmp_path):
     assert "Mean log-probability, nats per token, by 场景" in page
 
 
+CHOICES = [
+    {"context": "The cat", "options": [" sat", " s", " ran"], "gold": 0, "topic": "sea", "n": 1},
+    {"context": "A dog", "options": [" sat", " s", " ran"], "gold": 1, "topic": "sum", "n": 2.5},
+    {"context": "", "options": [" a", " b"], "gold": 1, "topic": "sea", "n": None},
+    {"context": "It was", "options": [" late", " it"], "topic": "", "n": True},
+]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_report_makes_the_slices_of_choices_from_a_table(run, place, ending):
+    """Right and wrong, missing gold options and failed items are read back from cells."""
+    folder = place(*CHOICES)
+    output = folder / f"out.{ending}"
+    command = ("choose", "--model", QWEN, "--input", folder / "in.jsonl", "--output", output)
+    assert run(*command, "--by", "topic", "--by", "n", "--quiet").code == 1  # no BOS, no context
+    tables = slices(output)
+    assert sizes(tables["topic"]) == {"sea": 1, "sum": 1, "(none)": 1}
+    assert sizes(tables["n"]) == {"1": 1, "2.5": 1, "true": 1}
+    assert run("report", output, "--by", "topic", "--by", "n").code == 1
+    assert slices(output) == tables
+
+
+def test_runs_that_differ_in_by_alone_do_not_differ(run, place):
+    folder = place(*REQUESTS)
+    assert run(*words(folder, "a.jsonl")).code == 0
+    assert run(*words(folder, "b.jsonl", "--by", "topic")).code == 0
+    ran = run("compare", folder / "a.jsonl", folder / "b.jsonl", "--output", folder / "c")
+    assert ran.code == 0, ran.err
+    assert "topic" not in (folder / "c.report.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet"])
 def test_report_makes_the_slices_of_an_output_that_named_none(run, place, ending):
     folder = place(*REQUESTS)
