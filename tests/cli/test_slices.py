@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -206,6 +207,18 @@ def test_a_name_that_is_markup_stays_a_text(run, place):
     assert "<h2>By &lt;b&gt;_x_&lt;/b&gt;</h2>" in page
     markdown = (folder / "out.jsonl.report.md").read_text("utf-8")
     assert r"## By &lt;b>\_x\_&lt;/b>" in markdown
+
+
+def test_values_that_a_terminal_cannot_show_are_printed_by_number(place):
+    folder = place(
+        {"continuation": "A cat ran.", "t": "动物"}, {"continuation": "A", "t": "\x1b[3m"}
+    )
+    command = [sys.executable, "-m", "jaxscore", *map(str, words(folder)), "--by", "t"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert rb"\u52a8\u7269" in ran.stdout
+    assert b"\x1b" not in ran.stdout
 
 
 @pytest.mark.parametrize(
