@@ -382,7 +382,8 @@ function legendParts() {
 	const { top, unit, log, sign } = shows[state.show];
 	const at = [0, 1, 2, 3, 4].map((k) => (log ? many(10 ** k) : top < 1 ? (k * top / 4).toPrecision(2) : (k * top / 4).toFixed(top % 4 ? 1 : 0)));
 	const boxes = at.map((text, k) => make("span", { class: "t", style: "--a:" + k / 4 }, (k === 4 ? "≥ " : "") + text));
-	return [...boxes, make("span", { class: "note" }, unit + (sign ? "" : "underlined: below 0 · ") + (shows.logprob ? "≠ is not the most probable token" : ""))];
+	const note = unit + (sign ? "" : "underlined: below 0 · ") + (shows.logprob ? "≠ is not the most probable token" : "");
+	return [...boxes, make("span", { class: "note" }, note.replace(/ · $/, ""))];
 }
 
 function paint(span) {

@@ -14,7 +14,7 @@ from jaxscore.shell import settings as base
 from jaxscore.shell.flags import flag
 from jaxscore.shell.rendered import Rendered
 from jaxscore.systems.compare import differences, open_run
-from jaxscore.systems.compare.by_bytes import compare_bytes
+from jaxscore.systems.compare.by_bytes import check_bytes, compare_bytes
 from jaxscore.systems.compare.columns import UNKNOWN, Run
 from jaxscore.systems.compare.differences import Agreement, Difference, Draws, Places, Values
 from jaxscore.systems.compare.open_run import OpenRun
@@ -197,6 +197,8 @@ def compare(
     """
     opened = (opened_a, opened_b)
     check_system(*opened)
+    if settings.bytes:
+        check_bytes(opened_a)
     differing = open_run.differences(opened_a.facts, opened_b.facts)
     fixed = {name for run in opened for name in run.reader.system.settings.fixed}
     named = [f"{d['setting']} ({d['a']} and {d['b']})" for d in differing if d["setting"] in fixed]

@@ -14,11 +14,11 @@ from jaxscore.errors import InputError
 from jaxscore.systems.compare.differences import Draws, Values
 from jaxscore.systems.compare.open_run import OpenRun
 from jaxscore.systems.compare.pairs import Pairing
-from jaxscore.systems.compare.units import UNREADABLE
+from jaxscore.systems.compare.units import UNREADABLE, Asked
 from jaxscore.text.character_classes import class_of
 from jaxscore.types.token_texts import is_byte_level, token_bytes
 
-TOKEN_FIELDS, TEXT_FIELDS = ("tokens", "logprob"), ("sum_logprob", "n_bytes")
+TOKEN_FIELDS = ("tokens", "logprob")
 SPAN, N_SPANS = 32, 20  # bytes of a span, and number of spans
 BEFORE = 60  # bytes of text before a span
 ALL, BOTH = "bits_per_byte", "bits_per_byte_both"
@@ -77,9 +77,9 @@ def compare_bytes(pairing: Pairing, draws: Draws) -> ByteComparison:
     """Compare the bits per byte of all pairs; classes and spans need tokens.
 
     Raises:
-        InputError: records of another system, or without what is needed.
+        InputError: records without tokens, or no text that both runs spell.
     """
-    has_tokens = _have_tokens(pairing.opened)
+    has_tokens = _has_tokens(pairing.opened[0])
     pairs, failures, places = [], [], []
     classes, spans = ClassSums(), Spans()
     for place, name, record_a, record_b, text in _paired_records(pairing):
@@ -114,19 +114,24 @@ def compare_bytes(pairing: Pairing, draws: Draws) -> ByteComparison:
     )
 
 
-def _have_tokens(opened: Sequence[OpenRun]) -> bool:
-    """Return True if the runs' records have tokens, False if they have sums of whole texts.
+def check_bytes(opened: OpenRun) -> None:
+    """Check that a run's records have tokens, or sums and bytes of whole texts.
 
     Raises:
         InputError: they have neither.
     """
-    fields = {*opened[0].reader.system.record.__annotations__}
-    if not fields >= {*TOKEN_FIELDS} and not fields >= {*TEXT_FIELDS}:
+    if (
+        not _has_tokens(opened)
+        and "bits_per_byte" not in opened.reader.system.record.__annotations__
+    ):
         raise InputError(
-            f"--bytes: found runs of {opened[0].reader.system.name}, expected runs of score or "
-            "perplexity, whose tokens or sums have bytes; leave --bytes out"
+            f"--bytes: found a run of {opened.reader.system.name}, expected runs of score or "
+            "perplexity; leave --bytes out"
         )
-    return fields >= {*TOKEN_FIELDS}
+
+
+def _has_tokens(opened: OpenRun) -> bool:
+    return {*opened.reader.system.record.__annotations__} >= {*TOKEN_FIELDS}
 
 
 def _paired_records(
@@ -140,11 +145,11 @@ def _paired_records(
         InputError: a record has no tokens.
     """
     a, b = pairing.opened
-    lists = TOKEN_FIELDS if _have_tokens(pairing.opened) else ()
+    lists = TOKEN_FIELDS if _has_tokens(a) else ()
     partners = dict(zip(pairing.matched.a.tolist(), pairing.matched.b.tolist(), strict=True))
     wanted = {*partners.values()}
     others, held = enumerate(b.records(lists)), {}
-    texts = a.asked() or itertools.repeat(None)
+    texts: Iterator[Asked | None] = a.asked() or itertools.repeat(None)
     pair = itertools.count()
     for place, ((where, record), asked) in enumerate(zip(a.records(lists), texts, strict=False)):
         if place not in partners:
@@ -216,7 +221,7 @@ def _spread(pieces: Sequence[bytes], logprob: Any, text: bytes) -> np.ndarray:
     Raises:
         InputError: a token has probability 0.
     """
-    token_bits = -bits(np.array(logprob, np.float64))
+    token_bits: np.ndarray = np.array(logprob, np.float64) * -bits(1.0)
     if np.isinf(token_bits).any():
         raise InputError("a token has probability 0, so that the text has infinitely many bits")
     lengths = np.array([len(piece) for piece in pieces], np.int64)
