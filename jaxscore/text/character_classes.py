@@ -6,8 +6,8 @@ from typing import Any
 
 WHITE_SPACE, DIGIT, PUNCTUATION, OTHER = "white space", "digit", "punctuation", "other"
 LETTER = "letter "  # before the script
-# Scripts with letters in Unicode 14. The standard library has no scripts; `regex` has, but does not
-# list them.
+# Scripts with letters in Unicode 14. The standard library lacks scripts; `regex` has them, but
+# does not list them.
 SCRIPTS = """
 Latin Han Cyrillic Arabic Devanagari Greek Hiragana Katakana Hangul Hebrew Thai Bengali Tamil Telugu
 Common Inherited

@@ -65,7 +65,7 @@ def test_two_tokenizers(run, two, tmp_path):
     assert rows["letter Han"] == 6 * 9
     assert rows["digit"] == rows["other"] == 4 * 9
     assert sum(rows.values()) == left * 9
-    assert "A has no probability for 18 of 594 bytes" in ran.err
+    assert "A does not score 18 of 594 bytes" in ran.err
     assert "letter Han" in ran.out
     assert report["spans"][0]["text"] in TEXT
     page = (tmp_path / "a-vs-b.report.html").read_text("utf-8")
@@ -95,7 +95,7 @@ def test_a_run_with_sums_alone_is_refused(run, two, tmp_path):
     made = made_by("score", given)
     ran = run("compare", "--bytes", *two([tokens(0, BYTE_LEVEL)], [short], made, made))
     assert (ran.code, ran.out) == (2, "")
-    assert "b.jsonl, line 1) has no tokens, as with --summary-only; run score again" in ran.err
+    assert "b.jsonl, line 1) lacks tokens, as with --summary-only; run score again" in ran.err
 
 
 def test_runs_of_another_system_are_refused(run, two):
@@ -115,7 +115,7 @@ def test_documents_have_totals_alone(run, two, tmp_path):
     assert total["mean_a"] == pytest.approx(10 / math.log(2) / 20)
     assert total["mean_b"] == pytest.approx(15.5 / math.log(2) / 20)
     assert "the records of perplexity have no tokens" in ran.err
-    assert "A has no probability for 8 tokens" in ran.err
+    assert "A does not score 8 tokens" in ran.err
 
 
 def test_three_runs_are_one_table(run, two, tmp_path):

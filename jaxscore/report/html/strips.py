@@ -272,7 +272,7 @@ class Strips:
         names: token id -> name.
         vocabulary: columns of the model's distribution; None if it is not known.
         metrics: of the tokens' further numbers; the page starts with the first one.
-        token_metrics: of the numbers of one model's tokens; empty if `metrics` are all.
+        token_metrics: metrics of one model's tokens; empty if `metrics` are all.
     """
 
     first: np.ndarray

@@ -64,7 +64,7 @@ p, corrected by Holm's method for the number of tests:
              tokenizers: a token's bits are spread evenly over its bytes. Of all
              bytes, and of those that both runs scored; by white space, digits,
              punctuation and letters of each script; and the 20 spans of 32 bytes
-             that differ most. perplexity has no tokens, so only the totals.
+             that differ most. perplexity lacks tokens: only the totals.
   OUT.report.md is the report, OUT.report.html the page for a browser,
   OUT.report.json their data, OUT.run.json how they were made; if OUT ends in
   .json they are OUT_report.md, OUT_report.html, OUT_report.json and
@@ -243,7 +243,7 @@ def compare(
         ],
         remarks=[
             *([f"{forced}; they are compared by --force"] if forced else []),
-            *(by_bytes.remarks if by_bytes else []),
+            *(by_bytes.warnings if by_bytes else []),
             *_warnings(pairing, by_bytes=settings.bytes),
         ],
         settings=provenance.of_run({**settings.record(), **(about or {})}),

@@ -32,7 +32,7 @@ NO_TOKENS = (
     "spans are left out; score the texts with `score` for these"
 )
 UNSCORED = (
-    "{} has no probability for {:,} of {:,} bytes, as of a first token without a BOS; in the "
+    "{} does not score {:,} of {:,} bytes, such as a first token without a BOS; in the "
     "numbers of all bytes they count as 0 bits, which favours {}"
 )
 OTHER_BYTES = "the tokens of A and B do not spell the same text"
@@ -60,7 +60,7 @@ class ByteComparison:
             weighted by its bytes.
         pairs: one record per text.
         failures: (name, why) of texts that are left out.
-        remarks: what a reader of the numbers should know.
+        warnings: valid but suspicious facts.
         by_class: one row per class of character, over the bytes that both runs scored.
         spans: spans of `SPAN` bytes with the largest difference per byte, the largest first.
     """
@@ -68,7 +68,7 @@ class ByteComparison:
     columns: Mapping[str, tuple[str, bool, Values]]
     pairs: Sequence[dict[str, Any]]
     failures: Sequence[tuple[str, str]]
-    remarks: Sequence[str]
+    warnings: Sequence[str]
     by_class: Sequence[dict[str, Any]]
     spans: Sequence[dict[str, Any]]
 
@@ -82,7 +82,7 @@ def compare_bytes(pairing: Pairing, draws: Draws) -> ByteComparison:
     has_tokens = _has_tokens(pairing.opened[0])
     pairs, failures, places = [], [], []
     classes, spans = ClassSums(), Spans()
-    for place, name, record_a, record_b, text in _paired_records(pairing):
+    for index, name, record_a, record_b, text in _paired_records(pairing):
         try:
             if not has_tokens:
                 totals = _totals_of_records(record_a, record_b)
@@ -92,7 +92,7 @@ def compare_bytes(pairing: Pairing, draws: Draws) -> ByteComparison:
                 classes.add(scores)
                 spans.add(name, scores)
             pairs.append({"name": name, **totals, **_means(totals)})
-            places.append(place)
+            places.append(index)
         except InputError as problem:
             failures.append((name, str(problem)))
         except UNREADABLE as problem:  # an edited file
@@ -142,7 +142,7 @@ def _paired_records(
     The files are read once more, so that only records in another order are in memory.
 
     Raises:
-        InputError: a record has no tokens.
+        InputError: a record lacks tokens.
     """
     a, b = pairing.opened
     lists = TOKEN_FIELDS if _has_tokens(a) else ()
@@ -151,23 +151,23 @@ def _paired_records(
     others, held = enumerate(b.records(lists)), {}
     texts: Iterator[Asked | None] = a.asked() or itertools.repeat(None)
     pair = itertools.count()
-    for place, ((where, record), asked) in enumerate(zip(a.records(lists), texts, strict=False)):
-        if place not in partners:
+    for index, ((where, record), asked) in enumerate(zip(a.records(lists), texts, strict=False)):
+        if index not in partners:
             continue
-        while partners[place] not in held:
+        while partners[index] not in held:
             k, (where_b, record_b) = next(others)
             if k in wanted:
                 held[k] = where_b, record_b
-        where_b, record_b = held.pop(partners[place])
+        where_b, record_b = held.pop(partners[index])
         for run, at, fields in ((a, where, record), (b, where_b, record_b)):
             if any(fields.get(name) is None for name in lists):
                 source = "" if run.path is None else f" ({run.path}, {at})"
                 raise InputError(
-                    f"--bytes: {run.label}{source} has no tokens, as with --summary-only; run "
+                    f"--bytes: {run.label}{source} lacks tokens, as with --summary-only; run "
                     f"{run.reader.system.name} again without it"
                 )
         text = asked.text[-1] if asked is not None and isinstance(asked.text, list) else None
-        name = pairing.a.names[place]
+        name = pairing.a.names[index]
         yield next(pair), name, record, record_b, text if isinstance(text, str) else None
 
 
@@ -183,7 +183,11 @@ def byte_scores(a: Mapping[str, Any], b: Mapping[str, Any], text: str | None) ->
     """
     data, *pieces = _common_text(a["tokens"], b["tokens"], text)
     return ByteScores(
-        data, *(_spread(own, run["logprob"], data) for own, run in zip(pieces, (a, b), strict=True))
+        data,
+        *(
+            _spread(of_run, run["logprob"], data)
+            for of_run, run in zip(pieces, (a, b), strict=True)
+        ),
     )
 
 
@@ -287,9 +291,11 @@ def _values(
         np.array([pair[field] for pair in pairs], np.float64)
         for field in (SUMS[name][0], f"{name}_a", f"{name}_b")
     )
-    some = n_bytes > 0
-    n_left_out = n_failed + int((~some).sum())
-    return Values(a[some], b[some], places[some], None, n_left_out, n_bytes[some])
+    has_bytes = n_bytes > 0
+    n_left_out = n_failed + int((~has_bytes).sum())
+    return Values(
+        a[has_bytes], b[has_bytes], places[has_bytes], None, n_left_out, n_bytes[has_bytes]
+    )
 
 
 def _warnings(
@@ -304,8 +310,8 @@ def _warnings(
                 yield UNSCORED.format(run.label, n, total, run.label)
             else:
                 yield (
-                    f"{run.label} has no probability for {n:,} tokens, as of a first token without "
-                    f"a BOS; they count as 0 bits, which favours {run.label}"
+                    f"{run.label} does not score {n:,} tokens, such as a first token without a "
+                    f"BOS; they count as 0 bits, which favours {run.label}"
                 )
 
 
@@ -416,7 +422,7 @@ def _span(name: str, scores: ByteScores, start: int) -> dict[str, Any]:
         "name": name,
         "start": start,
         "before": before.decode("utf-8", "ignore"),
-        "text": "".join(part["text"] for part in parts),
+        "text": "".join(piece["text"] for piece in parts),
         "a": a,
         "b": b,
         "difference": b - a,

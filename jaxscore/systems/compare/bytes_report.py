@@ -84,12 +84,13 @@ def _parts(parts: Sequence[Mapping[str, Any]]) -> TokenText:
     """Return the parts of a span as tokens of a byte-level vocabulary, without ids."""
     letters = {byte: letter for letter, byte in byte_of().items()}
     numbers = {
-        metric.key: np.array([part[metric.key] for part in parts], np.float32) for metric in METRICS
+        metric.key: np.array([piece[metric.key] for piece in parts], np.float32)
+        for metric in METRICS
     }
     unknown = np.full(len(parts), math.nan, np.float32)
     return TokenText(
         np.full(len(parts), -1),
-        ["".join(letters[byte] for byte in part["text"].encode()) for part in parts],
+        ["".join(letters[byte] for byte in piece["text"].encode()) for piece in parts],
         numbers["difference"],
         unknown,
         unknown,
