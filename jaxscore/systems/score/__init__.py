@@ -49,6 +49,7 @@ from jaxscore.systems.score.report import WorstRequests, report
 from jaxscore.text.whole_words import lacks_spaces
 from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
 from jaxscore.types.results import ScoredRequest
+from jaxscore.types.token_texts import joined_text
 
 EMPTY = "its continuation has no token of its own; is it empty?"
 UNCONDITIONED = (
@@ -207,7 +208,9 @@ class ScoreFields(TypedDict, total=False):
 
     id: str | int
     token_ids: PerToken[np.int32]
-    tokens: Annotated[PerToken[str], Paired(lambda record: "".join(record["tokens"]))]
+    tokens: Annotated[
+        PerToken[str], Paired(lambda record: joined_text(record["tokens"]).removeprefix(" "))
+    ]
     logprob: PerToken[np.float32]
     entropy: PerToken[np.float32]
     self_certainty: PerToken[np.float32]
