@@ -23,7 +23,7 @@ NO_MEASURES: Mapping[str, np.ndarray] = MappingProxyType({})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Token ids of one request, with the range to score.
+    """Token ids of one request, with the tokens to score.
 
     Attributes:
         ids: int32 [n], context and continuation.
@@ -31,6 +31,9 @@ class TokenSequence:
             preceding token and is never scored.
         choices: int32 [c], ids that are each scored as the next token after all of `ids`; no token
             of `ids` is then scored. Empty for a continuation.
+        positions: int64 [k], ascending indices of the continuation's tokens if it has gaps, the
+            first one `start`; None for all tokens from `start` on. Ids after the last one are
+            dropped before planning, see `trimmed`.
 
     Raises:
         ValueError: `ids` is empty although there are `choices`, or their `start` is not n.
@@ -39,6 +42,7 @@ class TokenSequence:
     ids: np.ndarray
     start: int
     choices: np.ndarray = dataclasses.field(default_factory=lambda: NO_CHOICES)
+    positions: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if len(self.choices) and not 0 < len(self.ids) == self.start:
@@ -46,6 +50,23 @@ class TokenSequence:
                 f"start is {self.start} of {len(self.ids)} ids, expected the number of ids, at "
                 "least 1, with choices"
             )
+
+    @classmethod
+    def at(cls, ids: np.ndarray, positions: np.ndarray) -> "TokenSequence":
+        """Return the sequence that scores the tokens at some positions.
+
+        Ids after the last one are dropped, since no score depends on them.
+
+        Args:
+            positions: int64 [k], ascending; at least one.
+        """
+        start, stop = int(positions[0]), int(positions[-1]) + 1
+        has_gaps = len(positions) < stop - start
+        return cls(ids[:stop], start, positions=positions if has_gaps else None)
+
+    def trimmed(self) -> "TokenSequence":
+        """Return the sequence without ids after the last scored one."""
+        return self if self.positions is None else self.at(self.ids, self.positions)
 
     @property
     def input_ids(self) -> np.ndarray:
@@ -58,13 +79,20 @@ class TokenSequence:
         return max(self.start, 1)
 
     @property
+    def continuation(self) -> np.ndarray:
+        """The ids of the continuation, including a first one that is not scored."""
+        return self.ids[self.start :] if self.positions is None else self.ids[self.positions]
+
+    @property
     def targets(self) -> np.ndarray:
         """The ids that are scored."""
-        return self.choices if len(self.choices) else self.ids[self.first_scored :]
+        if len(self.choices):
+            return self.choices
+        return self.continuation[self.first_scored - self.start :]
 
     @property
     def n_scored(self) -> int:
-        return len(self.choices) or max(0, len(self.ids) - self.first_scored)
+        return len(self.targets)
 
     @property
     def n_input_tokens(self) -> int:
@@ -72,7 +100,7 @@ class TokenSequence:
         return len(self.ids) + len(self.choices)
 
     def digest(self, key: bytes = b"") -> bytes:
-        """Return the key of the request in a journal: a digest of ids, `start` and choices.
+        """Return the key of the request in a journal: a digest of all fields.
 
         Args:
             key: `ScoreOptions.key` of the run.
@@ -81,6 +109,8 @@ class TokenSequence:
         digest = hashlib.blake2b(header, digest_size=20, key=key)
         digest.update(np.ascontiguousarray(self.ids, "<i4").tobytes())
         digest.update(np.ascontiguousarray(self.choices, "<i4").tobytes())
+        if self.positions is not None:
+            digest.update(np.ascontiguousarray(self.positions, "<i8").tobytes() + b"positions")
         return digest.digest()
 
 
@@ -331,14 +361,29 @@ class WindowedText(Sequence[TokenSequence]):
     Attributes:
         ids: int32 [n], context and continuation.
         start: index of the continuation's first token.
-        spans: int64 [n_windows, 3], see `WindowSpan`.
+        positions: see `TokenSequence`.
+        spans: int64 [n_windows, 3], see `WindowSpan`; without windows that have no position.
     """
 
-    def __init__(self, ids: np.ndarray, start: int, windows: TextWindows) -> None:
+    def __init__(
+        self,
+        ids: np.ndarray,
+        start: int,
+        windows: TextWindows,
+        positions: np.ndarray | None = None,
+    ) -> None:
         """Cut a text into windows."""
-        self.ids, self.start, self._windows = ids, start, windows
+        self.ids, self.start, self.positions, self._windows = ids, start, positions, windows
         numbers = itertools.chain.from_iterable(windows.spans(len(ids), start))
         self.spans = np.fromiter(numbers, np.int64).reshape(-1, 3)
+        if positions is not None:
+            first, end = np.searchsorted(positions, self.spans[:, 1:].T)
+            self.spans = self.spans[first < end]
+
+    @property
+    def continuation(self) -> np.ndarray:
+        """See `TokenSequence.continuation`."""
+        return TokenSequence(self.ids, self.start, positions=self.positions).continuation
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -346,7 +391,17 @@ class WindowedText(Sequence[TokenSequence]):
     def __getitem__(self, k: Any) -> Any:
         if isinstance(k, slice):
             return [self[j] for j in range(len(self))[k]]
-        return self._windows.window(self.ids, WindowSpan(*self.spans[k].tolist()))
+        begin, first, end = self.spans[k].tolist()
+        window = self._windows.window(self.ids, WindowSpan(begin, first, end))
+        if self.positions is None:
+            return window
+        return TokenSequence.at(window.ids, self._within(first, end) - begin)
+
+    def _within(self, first: int, end: int) -> Any:
+        """Return the positions of a window's scored tokens, as indices or as a slice."""
+        if self.positions is None:
+            return slice(first, end)
+        return self.positions[slice(*np.searchsorted(self.positions, (first, end)))]
 
     def join(self, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
         """Join values of the windows' scored tokens, each [n_scored, ...].
@@ -354,11 +409,10 @@ class WindowedText(Sequence[TokenSequence]):
         Returns:
             [n, ...] for the continuation, with `fill` for tokens that no window scores.
         """
-        shape = (len(self.ids) - self.start, *values[0].shape[1:])
-        out = np.full(shape, fill, values[0].dtype)
-        for (_, first, end), array in zip((self.spans - self.start).tolist(), values, strict=True):
-            out[first:end] = array
-        return out
+        out = np.full((len(self.ids), *values[0].shape[1:]), fill, values[0].dtype)
+        for (_, first, end), array in zip(self.spans.tolist(), values, strict=True):
+            out[self._within(first, end)] = array
+        return out[self.start :] if self.positions is None else out[self.positions]
 
 
 def check_sequences(

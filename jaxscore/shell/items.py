@@ -33,6 +33,7 @@ class NullError(InputError):
     """A required field is null, as in a table with a missing value."""
 
 
+UNLESS = "unless"  # metadata: the field that an object may have in place of a required one
 MISSING = ("NaTType", "NAType")  # types of pandas for a missing value
 TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
 
@@ -99,10 +100,16 @@ class Items(Sequence[Any]):
         self.n_all = self.n_usable = 0
         for entry in self.entries():
             self.n_all, self.n_usable = self.n_all + 1, self.n_usable + (entry.error is None)
+            self._settings = self._settings.adapted(entry.item)
             if self._first is None or (self._first.error is None and entry.error is not None):
                 self._first = entry
             if self._malformed is None and entry.error is not None and not entry.is_null:
                 self._malformed = entry
+
+    @property
+    def settings(self) -> Any:
+        """The settings with the defaults that the items need."""
+        return self._settings
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
@@ -113,7 +120,12 @@ class Items(Sequence[Any]):
             entry = read_entry(
                 self._system, row.item, number, row.where, self._reserved, is_row=self.is_file
             )
-            item = self._settings.complete(entry.item, entry.extra)
+            try:
+                item = self._settings.complete(entry.item, entry.extra)
+            except InputError as problem:
+                is_null = isinstance(problem, NullError)
+                yield dataclasses.replace(entry, item=None, error=str(problem), is_null=is_null)
+                continue
             yield entry if item is entry.item else dataclasses.replace(entry, item=item)
 
     def require_usable(self, *, all_of_them: bool = False) -> None:
@@ -418,9 +430,10 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
         value = kind.normalize(value) if hasattr(kind, "normalize") else value
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
-    for name, is_required, kinds in _fields(kind):
+    for name, is_always_required, unless, kinds in _fields(kind):
+        is_required = is_always_required or (unless is not None and value.get(unless) is None)
         if is_required and name not in value and kinds is not None:
-            raise InputError(_missing(name, kinds, value, where))
+            raise InputError(_missing(name, kinds, value, where, unless))
         if not is_required and value.get(name) is None:  # null is missing, as tables have it
             continue
         if kinds is None:
@@ -449,8 +462,24 @@ LIKELY = {
 }
 
 
-def _missing(name: str, kinds: tuple[type, ...], value: Mapping[str, Any], where: str) -> str:
-    """Return the message about a required field that an object lacks."""
+def _missing(
+    name: str,
+    kinds: tuple[type, ...],
+    value: Mapping[str, Any],
+    where: str,
+    unless: str | None = None,
+) -> str:
+    """Return the message about a required field that an object lacks.
+
+    Args:
+        unless: the field of a list of objects that the object may have instead, if any.
+    """
+    objects = [k for k, v in value.items() if isinstance(v, list) and v and isinstance(v[0], dict)]
+    if unless is not None and objects:
+        return (
+            f'{where}: no field "{name}" or "{unless}"; if the list of {unless} is {objects[0]!r}, '
+            f"add --column {unless}={objects[0]}"
+        )
     expected = " or ".join(NAMES[kind] for kind in kinds)
     names = sorted(value)
     similar = [field for field in names if field != "id" and isinstance(value[field], kinds)]
@@ -483,11 +512,16 @@ def with_examples(system: System, settings: Any) -> Any:
 
 
 @functools.cache
-def _fields(kind: Any) -> list[tuple[str, bool, tuple[type, ...] | None]]:
-    """Return (name, True if it is required, types of `_json_types`) of each field of an item."""
+def _fields(kind: Any) -> list[tuple[str, bool, str | None, tuple[type, ...] | None]]:
+    """Return (name, True if it is required, `UNLESS`, types of `_json_types`) of each field."""
     hints = typing.get_type_hints(kind)
     return [
-        (field.name, field.default is dataclasses.MISSING, _json_types(hints[field.name]))
+        (
+            field.name,
+            field.default is dataclasses.MISSING,
+            field.metadata.get(UNLESS),
+            _json_types(hints[field.name]),
+        )
         for field in dataclasses.fields(kind)
     ]
 

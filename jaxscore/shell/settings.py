@@ -82,6 +82,10 @@ class Settings:
         """
         return item
 
+    def adapted(self, item: Any) -> Self:
+        """Return the settings with the defaults that an item of the input needs."""
+        return self
+
     def policies(self) -> dict[str, str]:
         """Boundary -> policy of the encoder, the run's own first; empty without a boundary."""
         return {}

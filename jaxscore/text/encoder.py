@@ -131,9 +131,7 @@ class TextEncoder:
             )
         )
         return [
-            next(encoded)
-            if request.token_ids is None
-            else (_sequence(*request.token_ids, boundary),)
+            next(encoded) if request.token_ids is None else (_sequence(request, boundary),)
             for request in requests
         ]
 
@@ -275,6 +273,26 @@ class TextEncoder:
             out.append((np.array(ids, np.int32), [0] * (len(ids) - len(starts)) + starts))
         return out
 
+    def first_characters(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Encode a text without additional special tokens, as int32 ids, and locate its tokens.
+
+        Returns:
+            The ids, and for each token the index of its first non-space character, or of its first
+            character if it has only spaces; int64.
+
+        Raises:
+            TextError: the tokenizer cannot read the text.
+        """
+        ids: list[Any] = []
+        firsts: list[int] = []
+        for piece in next(iter(self.bounded.pieces_of_each([text]))):
+            ids.append(piece.ids)
+            for first, last in piece.offsets:
+                start, end = piece.start + first, piece.start + last
+                n_spaces = end - start - len(text[start:end].lstrip())
+                firsts.append(start + (n_spaces if n_spaces < end - start else 0))
+        return np.asarray(_concatenate(ids), np.int32), np.array(firsts, np.int64)
+
     def first_ids(self, labels: Sequence[str]) -> tuple[int, ...]:
         """Return the id of each label's first token, with each label encoded alone.
 
@@ -340,13 +358,16 @@ class TextEncoder:
         return BoundedTokenizer(spaced)
 
 
-def _sequence(
-    context: Sequence[int], continuation: Sequence[int], boundary: Boundary
-) -> TokenSequence:
+def _sequence(request: Request, boundary: Boundary) -> TokenSequence:
     """Build the sequence of a request with token ids."""
+    assert request.token_ids is not None
+    context, continuation = request.token_ids
     after = [0] * (boundary == "after" and bool(continuation))
     # Not int32: larger ids would wrap around to valid ids instead of raising an error later.
     ids = np.array([*context, *continuation, *after], np.int64)
+    if request.positions is not None and len(request.positions):
+        positions = np.array(request.positions, np.int64) + len(after)
+        return TokenSequence(ids, int(positions[0]), positions=positions)
     return TokenSequence(ids, len(context) + len(after))
 
 

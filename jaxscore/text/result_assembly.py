@@ -147,7 +147,7 @@ def _error_of(scores: Sequence[SequenceScores]) -> str | None:
 def _scored_ids(item: TokenizedRequest) -> np.ndarray:
     """Return the token ids of the continuation, int32."""
     sequences = [item.sequences] if isinstance(item.sequences, WindowedText) else item.sequences
-    parts = [s.ids[s.start :] for s in sequences]
+    parts = [each.continuation for each in sequences]
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
 
 
@@ -160,7 +160,7 @@ def _join_values(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any
         return item.sequences.join(values, fill)
     arrays = []
     for sequence, array in zip(item.sequences, values, strict=True):
-        n_missing = len(sequence.ids) - sequence.start - len(array)
+        n_missing = len(sequence.continuation) - len(array)
         arrays += [np.full((n_missing, *array.shape[1:]), fill, array.dtype), array]
     return np.concatenate(arrays)
 

@@ -110,10 +110,11 @@ class RequestTokenizer:
                     sequences = *before, TokenSequence(ids, last.start)
                 if text_windows is not None and len(sequences) == 1:
                     [text] = sequences
-                    windows = WindowedText(text.ids, text.start, text_windows)
+                    windows = WindowedText(text.ids, text.start, text_windows, text.positions)
                     item = TokenizedRequest(windows, has_end=has_end)
                 else:
-                    item = self._truncate(sequences, truncate)._replace(has_end=has_end)
+                    trimmed = tuple(sequence.trimmed() for sequence in sequences)
+                    item = self._truncate(trimmed, truncate)._replace(has_end=has_end)
             tokenized.append(item)
         return self._check(tokenized)
 
@@ -168,7 +169,9 @@ class RequestTokenizer:
             # Without a BOS, keep one context token to predict the first token of the continuation.
             if 0 < over <= sequence.start - max(keep, 1):
                 ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
-                sequence = TokenSequence(ids, sequence.start - over, sequence.choices)
+                positions = None if sequence.positions is None else sequence.positions - over
+                start = sequence.start - over
+                sequence = TokenSequence(ids, start, sequence.choices, positions)
                 n_dropped = max(n_dropped, over)
             sequences.append(sequence)
         return TokenizedRequest(tuple(sequences), n_dropped)
@@ -377,13 +380,13 @@ def _find_cut(texts: Sequence[str]) -> int | None:
     heads = [text[: MOST_SHARED + 1] for text in texts]
     best, shortest = None, MOST_SHARED + 1
     for k in range(len(texts) - 1):
-        shared = _shared_prefix(heads[k], heads[k + 1])
+        shared = shared_prefix(heads[k], heads[k + 1])
         if shared < shortest and texts[k] != texts[k + 1]:
             best, shortest = k, shared
     return best
 
 
-def _shared_prefix(first: str, second: str) -> int:
+def shared_prefix(first: str, second: str) -> int:
     """Return the length of the prefix that two texts share, in characters."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(first), len(second)))

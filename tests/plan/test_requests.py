@@ -79,9 +79,21 @@ def test_digests_distinguish_ids_start_and_choices():
         TokenSequence(two, 2, np.array([4, 3])),
         TokenSequence(ids, 3, np.array([4])),
         TokenSequence(two[:1], 1, np.array([2, 3])),
+        TokenSequence.at(ids, np.array([0, 2])),
     ]
     assert len({one.digest() for one in asked}) == len(asked)
     assert TokenSequence(two, 2, np.array([3], np.int64)).digest() == asked[3].digest()
+
+
+def test_positions_without_gaps_are_a_plain_sequence():
+    ids = np.array([5, 6, 7, 8], np.int32)
+    plain = TokenSequence.at(ids, np.array([1, 2]))
+    assert plain.positions is None
+    assert plain.digest() == TokenSequence(ids[:3], 1).digest()
+    gapped = TokenSequence.at(ids, np.array([0, 2]))
+    assert gapped.continuation.tolist() == [5, 7]
+    assert gapped.targets.tolist() == [7]  # the first token has nothing before it
+    assert gapped.input_ids.tolist() == [5, 6]
 
 
 lengths = st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))

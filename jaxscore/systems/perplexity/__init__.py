@@ -2,9 +2,9 @@
 
 import dataclasses
 import hashlib
+import json
 import re
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -16,6 +16,13 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
+from jaxscore.shell.conversations import (
+    UNLESS_MESSAGES,
+    Conversation,
+    ConversationItem,
+    ConversationSettings,
+    stream_items,
+)
 from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
@@ -42,20 +49,25 @@ COUNTS = ("n_tokens", "n_scored", "n_bytes", "n_words", "n_windows")
 
 
 @dataclasses.dataclass(frozen=True)
-class Item:
-    """A document."""
+class Item(ConversationItem):
+    """A document, or a conversation."""
 
-    text: str
+    texts = ("text",)
+
+    text: str = dataclasses.field(default="", metadata=UNLESS_MESSAGES)
 
     def __post_init__(self) -> None:
-        """Check that the text can be encoded."""
+        """Check the messages, and that the text can be encoded."""
+        super().__post_init__()
         if not is_valid_unicode(self.text):
             raise InputError("its text contains a lone surrogate (invalid Unicode)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(WindowSettings, IntervalSettings):
+class Settings(WindowSettings, ConversationSettings, IntervalSettings):
     """Settings of `perplexity`."""
+
+    fixed = (*WindowSettings.fixed, *ConversationSettings.fixed)
 
     max_length: int | None = flag(
         None,
@@ -105,14 +117,19 @@ class Record(TypedDict, total=False):
     perplexity: float
     bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents", is_main=True)]
     bits_per_word: Annotated[float, Metric("bits per word, mean over documents", is_main=True)]
+    scored_messages: list[dict[str, Any]]
 
 
-def _facts(text: str) -> dict[str, Any]:
-    """Return the fields of a record that a document's text decides."""
-    raw = text.encode()
-    digest = hashlib.sha256(raw).hexdigest()
-    n_words = _n_words(text)
-    return {"begin": text[:BEGIN], "text_sha256": digest, "n_bytes": len(raw), "n_words": n_words}
+def _facts(item: Item, talk: Conversation | None) -> dict[str, Any]:
+    """Return the fields of a record that a document's text, or scored contents, decide."""
+    contents = [item.text] if talk is None else talk.contents
+    identity = item.text if talk is None else json.dumps(item.messages, sort_keys=True)
+    return {
+        "begin": contents[0][:BEGIN],
+        "text_sha256": hashlib.sha256(identity.encode()).hexdigest(),
+        "n_bytes": sum(len(text.encode()) for text in contents),
+        "n_words": sum(map(_n_words, contents)),
+    }
 
 
 def _n_words(text: str) -> int:
@@ -201,7 +218,8 @@ class Perplexity(System):
 
     input, one of
       JSONL       {"id": "a", "text": "It was the best of times, ..."}, one document
-                  per line; `id` defaults to the line's number. A JSON array, .csv,
+                  per line; `id` defaults to the line's number. Conversations have
+                  `messages` in place of `text`, see score. A JSON array, .csv,
                   .tsv, .parquet or a folder of datasets' save_to_disk holds the
                   same; --column text=body reads a field from the column `body`
       a .txt file one document; with --lines each line that is not empty is one
@@ -257,28 +275,32 @@ class Perplexity(System):
         """
         windows = settings.text_windows(lm)
         audit = window_bos.Audit(lm, windows["text_windows"], settings)
-        waiting: deque[dict[str, Any]] = deque()
         longest = 0
 
-        def requests() -> Iterator[Request]:
-            for item in items:
-                waiting.append(_facts(item.text))
-                yield Request("", "", item.text)
+        def request_of(item: Item) -> tuple[Request, tuple[Any, Conversation | None]]:
+            if item.messages is None:
+                return Request("", "", item.text), (_facts(item, None), None)
+            talk = settings.conversation(lm, item.messages)
+            talk.note(lm)
+            return talk.request, (_facts(item, talk), talk)
 
         is_half = settings.score_from == "half"
         token_bytes = TokenBytes(lm.encoder.tokenizer) if is_half else None
-        for scored in lm.stream(requests(), **settings.options(), **windows):
+        options = {**settings.options(), **windows}
+        for _, further, scored in stream_items(lm, items, request_of, **options):
+            facts, talk = further or ({}, None)
             longest = max(longest, scored.n_tokens)
             settings.note_windows(lm, scored.n_windows)
-            audit.add(scored)
-            facts = waiting.popleft()
+            if talk is None:
+                audit.add(scored)
             if token_bytes is not None and scored.error is None:
                 if not scored.n_windows:
                     yield {"error": NO_CHUNK.format(length=lm.about["max_length"])}
                     continue
                 raw = b"".join(map(token_bytes.raw, scored.token_ids[scored.scored].tolist()))
                 facts |= {"n_bytes": len(raw), "n_words": _n_words(raw.decode("utf-8", "replace"))}
-            yield _record(facts, scored)
+            record = _record(facts, scored)
+            yield record if talk is None or "error" in record else record | talk.fields(scored)
         with lm.timed():
             lm.counts.update(audit.counts())
         is_on_cpu = lm.engine.model.devices.platform == "cpu"
