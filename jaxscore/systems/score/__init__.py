@@ -158,8 +158,8 @@ class Settings(
             )
         if self.word_correction is not None:
             raise InputError(
-                "it has messages, and --word-correction needs the distribution after each word, also "
-                "where a message ends; leave it out, or give context and continuation"
+                "it has messages, and --word-correction needs the distribution after each word, "
+                "also where a message ends; leave it out, or give context and continuation"
             )
         if self.system_prompt is not None or self.fewshot:
             raise InputError(
