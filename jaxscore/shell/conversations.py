@@ -97,7 +97,7 @@ def lacks_reasoning(content: str, text: str) -> bool:
     """Return True if a part of a content with reasoning is not in its rendered text."""
     has_reasoning = "</think>" in content
     return has_reasoning and any(
-        part.strip() not in text for part in re.split("</?think>", content)
+        thought.strip() not in text for thought in re.split("</?think>", content)
     )
 
 
