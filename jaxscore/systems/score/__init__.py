@@ -370,7 +370,7 @@ class Score(System):
                 settings.note_windows(lm, result.n_windows)
                 added = measured.of(result, None if talk is None else talk.bounds)
                 if talk is not None:
-                    talk.note(lm)
+                    settings.note_conversation(lm, talk)
                     added |= talk.fields(result)
                 if settings.reads_windows:
                     added["n_windows"] = result.n_windows
