@@ -214,8 +214,8 @@ def arrow_type(hint: Any) -> str:
         hint = typing.get_args(hint)[0]
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) in (list, Sequence):
-        part = arrow_type(parts[0])
-        return part if part == ARROW_TYPES[dict] else f"[{part}]"
+        inner = arrow_type(parts[0])
+        return inner if inner == ARROW_TYPES[dict] else f"[{inner}]"
     if typing.get_origin(hint) is dict:
         return ARROW_TYPES[dict]
     if parts:  # X | None

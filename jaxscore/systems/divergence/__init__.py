@@ -168,7 +168,7 @@ class Divergence(System):
             if item.messages is None:
                 return Request("", item.context, item.continuation), None
             talk = settings.conversation(lm, item.messages)
-            talk.note(lm)
+            settings.note_conversation(lm, talk)
             return talk.request, talk
 
         options = {**settings.options(), **settings.text_windows(lm), "n_requests": len(items)}

@@ -292,7 +292,7 @@ class Perplexity(System):
             if item.messages is None:
                 return Request("", "", item.text), (_facts(item, None), None)
             talk = settings.conversation(lm, item.messages)
-            talk.note(lm)
+            settings.note_conversation(lm, talk)
             return talk.request, (_facts(item, talk), talk)
 
         is_half = settings.score_from == "half"

@@ -414,7 +414,7 @@ class Score(System):
                 bounds = None if talk is None else talk.bounds
                 added = measured.of(result, bounds, starts_text=starts_text)
                 if talk is not None:
-                    talk.note(lm)
+                    settings.note_conversation(lm, talk)
                     added |= talk.fields(result)
                 if settings.reads_windows:
                     added["n_windows"] = result.n_windows
