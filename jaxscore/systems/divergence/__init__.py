@@ -114,6 +114,7 @@ class Divergence(System):
 
     input, one object per line, as that of score:
       {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
+      or a .txt file; --stride and --max-length read long texts in windows
 
     output, in the same order, numbers in nats:
       id, token_ids, tokens, kl[] (KL(p || q)), reverse_kl[] (KL(q || p)),
@@ -150,7 +151,8 @@ class Divergence(System):
         options = {**settings.options(), **settings.text_windows(lm)}
         results = lm.stream(requests, n_requests=len(items), **options)
         for item, scored in zip(items, results, strict=True):
-            settings.note_windows(lm, scored.n_windows)
+            if scored.error is None:
+                settings.note_windows(lm, scored.n_windows)
             is_empty = not scored.error and not scored.n_tokens
             yield {"error": EMPTY} if is_empty else _record(item, scored, settings)
 

@@ -269,7 +269,8 @@ class Perplexity(System):
         token_bytes = TokenBytes(lm.encoder.tokenizer) if is_half else None
         for scored in lm.stream(requests(), **settings.options(), **windows):
             longest = max(longest, scored.n_tokens)
-            settings.note_windows(lm, scored.n_windows)
+            if scored.n_windows:  # a shorter document fails
+                settings.note_windows(lm, scored.n_windows)
             audit.add(scored)
             facts = waiting.popleft()
             if token_bytes is not None and scored.error is None:
