@@ -267,10 +267,13 @@ class TextWindows:
 class WindowedText(Sequence[TokenSequence]):
     """The windows of a text, each built when it is read, since they share most of their ids.
 
+    A text of which nothing is scored has one empty sequence, which has no effect.
+
     Attributes:
         ids: int32 [n], context and continuation.
         start: index of the continuation's first token.
         spans: int64 [n_windows, 3], see `WindowSpan`.
+        n_windows: number of windows that score something.
     """
 
     def __init__(self, ids: np.ndarray, start: int, windows: TextWindows) -> None:
@@ -278,6 +281,9 @@ class WindowedText(Sequence[TokenSequence]):
         self.ids, self.start, self._windows = ids, start, windows
         numbers = itertools.chain.from_iterable(windows.spans(len(ids), start))
         self.spans = np.fromiter(numbers, np.int64).reshape(-1, 3)
+        self.n_windows = len(self.spans)
+        if not self.n_windows:
+            self.spans = np.full((1, 3), start)
 
     def __len__(self) -> int:
         return len(self.spans)

@@ -127,6 +127,26 @@ def test_measures_are_those_of_each_window(scorers):
     assert whole == {**plain, "n_windows": 1}
 
 
+def test_texts_without_a_whole_window_have_no_numbers(scorers):
+    scorer = scorers("tiny-llama3")
+    settings = {"max_length": N, "score_from": "half"}
+    measures = {"measures": ["rank", "top_k", "min_k_pp"], "unit": "word"}
+    texts = [WORDS * 3, "One two", ""]
+    report = evaluate("score", scorer, texts, against="", **settings, **measures)
+    long, short, empty = report.items
+    assert long["n_windows"] > 1
+    nothing = [None] * short["n_tokens"]
+    assert (short["n_windows"], short["sum_logprob"], short["min_k_pp"]) == (0, None, None)
+    assert short["logprob"] == short["rank"] == short["top_id"] == short["gain"] == nothing
+    assert short["word_surprisal"] == [None, None]
+    assert "is it empty" in empty["error"]
+    assert "shorter than a window: 1" in "".join(report.remarks)
+    folder = str(CASES / "models/tiny-llama3")
+    with DivergenceScorer.from_pretrained(folder, folder, reference_dtype="bfloat16") as pair:
+        report = evaluate("divergence", pair, texts[:2], **settings)
+    assert [record["mean_kl"] is None for record in report.items] == [False, True]
+
+
 def test_names_of_tokens_are_looked_up_when_they_are_read(scorers):
     [scored] = scorers("tiny-llama3").score([WORDS], text_windows=TextWindows(N, N))
     [plain] = scorers("tiny-llama3").score([WORDS])
