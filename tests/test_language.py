@@ -86,7 +86,7 @@ BOUNDS = {
     ("jaxscore/server", "openings"): 11,
     ("jaxscore/server", "phrases"): 12,
     ("jaxscore/shell", "descriptions"): 1,
-    ("jaxscore/shell", "names"): 80,
+    ("jaxscore/shell", "names"): 78,
     ("jaxscore/shell", "phrases"): 5,
     ("jaxscore/systems", "descriptions"): 71,
     ("jaxscore/systems", "names"): 364,
