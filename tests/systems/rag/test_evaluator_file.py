@@ -181,7 +181,7 @@ def test_nothing_is_evaluated(tmp_path):
         (("max_new_tokens: 1", "max_new_tokens: true"), "max_new_tokens is True"),
         (("use_logits: True", "use_logits: 1"), "use_logits is 1"),
         (("use_logits: True", "use_logit: True"), "unknown key use_logit; known are"),
-        (("'Yes': 1", "Yes: 1"), "label True is no text for YAML; put it in quotes"),
+        (("'Yes': 1", "Yes: 1"), "label True is not text in YAML; put it in quotes"),
         (("'Yes': 1", "'Yes': one"), "Yes is worth 'one'"),
         (("'Yes': 1", "'Yes': .nan"), "Yes is worth nan"),
         (("'Yes': 1", "'Yes': true"), "Yes is worth True"),
