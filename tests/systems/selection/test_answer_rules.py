@@ -157,7 +157,7 @@ def test_without_a_readable_answer_there_is_no_share():
     assert NO_READABLE_ANSWER in report.remarks
     assert "no share" in report.headline
     assert "0.0 %" not in report.headline
-    assert "There is no share: no response" in report.markdown()
+    assert "Shares are undefined: no response" in report.markdown()
     # one readable answer, or verdicts, and there are shares again
     some = evaluate("vote", None, [*given, *items([JSON, "no"], g="19")], gold="g")
     assert some.summary["accuracy"]["oracle"].mean == pytest.approx(1 / 3)

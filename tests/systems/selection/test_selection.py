@@ -72,5 +72,5 @@ def test_responses_and_confidences():
 
 def test_oddities():
     assert selection.oddities(["a"], [1.0]) == []
-    assert selection.oddities(["a", None]) == ["response 2 is no text, so it has no answer"]
-    assert selection.oddities([], [None]) == ["confidence 1 is no number, so it ranks last"]
+    assert selection.oddities(["a", None]) == ["response 2 is not text, so it is unanswered"]
+    assert selection.oddities([], [None]) == ["confidence 1 is not a number, so it ranks last"]
