@@ -69,7 +69,7 @@ class Record(TypedDict, total=False):
     error: str
 
 
-def question(fields: Mapping[str, Any]) -> str:
+def read_question(fields: Mapping[str, Any]) -> str:
     """Return the question that the responses answer.
 
     It is the first message of `chat_history`, else `model_input` or `input`: the part between the
@@ -102,7 +102,7 @@ def _between_headings(text: str) -> str:
     return text
 
 
-def responses(fields: Mapping[str, Any], n: int) -> list[str]:
+def read_responses(fields: Mapping[str, Any], n: int) -> list[str]:
     """Return the first n responses of an item.
 
     Raises:
@@ -124,7 +124,7 @@ def responses(fields: Mapping[str, Any], n: int) -> list[str]:
     return texts[:n]
 
 
-def prompt(question: str, responses: Sequence[str]) -> str:
+def render_prompt(question: str, responses: Sequence[str]) -> str:
     """Return the question, the responses numbered from 0, and the instruction."""
     listed = "".join(f"Response {k}: {text}\n\n" for k, text in enumerate(responses))
     return (
@@ -191,11 +191,11 @@ class UscGenerate(LenientSystem, GeneratingSystem):
         # The item's ids are those of its responses.
         fields = {k: v for k, v in without_ids(entry.item).items() if k != "error"}
         try:
-            asked, shown = question(entry.item), responses(entry.item, settings.n)
+            asked, shown = read_question(entry.item), read_responses(entry.item, settings.n)
         except InputError as problem:
             added: dict[str, Any] = {"output": [], "responses": []}
             return Prompt(entry.name, entry.id, fields, added=added, error=str(problem))
-        text = prompt(asked, shown)
+        text = render_prompt(asked, shown)
         added = {"chat_history": [text], "output": [], "responses": shown}
         return Prompt(entry.name, entry.id, fields, text, added)
 

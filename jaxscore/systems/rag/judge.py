@@ -308,12 +308,12 @@ class Judge(JudgeSystem):
                 items, settings.read_opponent, seed=settings.seed, both=settings.both_orders
             )
             question = settings.question
-            asked = pairwise.conversations(question, pairs, system=takes_system)
+            asked = pairwise.render_conversations(question, pairs, system=takes_system)
             yield from pairwise.by_texts(
                 question, pairs, lm.generate(_chat_requests(asked, evaluator))
             )
             return
-        asked = pointwise.conversations(settings.question, items, system=takes_system)
+        asked = pointwise.render_conversations(settings.question, items, system=takes_system)
         if score_source in READS_PROBABILITIES:
             verdicts = weigh(lm, settings, asked)
         else:
@@ -329,9 +329,11 @@ class Judge(JudgeSystem):
         """Return the mean score, or in a comparison the rates of winning."""
         judged = rag.judged(records)
         if settings.opponent is not None:
-            findings = pairwise.findings(judged)
+            findings = pairwise.compute_findings(judged)
         else:
-            findings = pointwise.findings(settings.question, judged, settings, settings.local_kind)
+            findings = pointwise.compute_findings(
+                settings.question, judged, settings, settings.local_kind
+            )
         return rag.summary_of_findings(findings, records, settings.metric)
 
     def listed(self, run: Report) -> dict[str, Any]:

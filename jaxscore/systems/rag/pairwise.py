@@ -87,7 +87,7 @@ def match(
     return pairs
 
 
-def conversations(
+def render_conversations(
     question: Question, pairs: Sequence[Pair], *, system: bool
 ) -> list[list[Message]]:
     """Return the judge's prompts: each pair in each of its orders.
@@ -114,7 +114,7 @@ def conversations(
 def by_texts(
     question: Question, pairs: Sequence[Pair], answers: Iterable[Generated]
 ) -> Iterator[Record]:
-    """Yield the record of each pair, from the answers to `conversations`.
+    """Yield the record of each pair, from the answers to `render_conversations`.
 
     `score` is `WIN`, `TIE` or `LOSE` of our response, `UNKNOWN` if an answer names no label or
     several, None if the request to the judge failed. `answers` has the worth of each answer in the
@@ -156,7 +156,7 @@ def _verdict(
     }
 
 
-def findings(records: Sequence[Record]) -> Findings:
+def compute_findings(records: Sequence[Record]) -> Findings:
     """Return the rates of win, tie and lose, and measures of the judge's position bias.
 
     The summary has `agree`, the percentage of the records asked in both orders whose two answers

@@ -27,7 +27,7 @@ from jaxscore.types.results import Generated, LabelScores, ScoredRequest
 WARNED_ABOVE = 0.5  # mean probability outside the labels above which there is a warning
 
 
-def conversations(
+def render_conversations(
     question: Question, items: Iterable[Item], *, system: bool
 ) -> list[list[Message]]:
     """Return the judge's prompt for each record.
@@ -138,7 +138,7 @@ def verdict(
     }
 
 
-def findings(
+def compute_findings(
     question: Question, records: Sequence[Record], settings: IntervalSettings, score_source: str
 ) -> Findings:
     """Return the mean with its interval, and counts of the labels.

@@ -44,7 +44,9 @@ class Item(TypedDict, total=False):
     question_id: str | int
 
 
-def responses(fields: Mapping[str, Any], field: str, best_n: int | None = None) -> list[str | None]:
+def read_responses(
+    fields: Mapping[str, Any], field: str, best_n: int | None = None
+) -> list[str | None]:
     """Return the first `best_n` responses; None in place of anything but text.
 
     Raises:
@@ -56,7 +58,7 @@ def responses(fields: Mapping[str, Any], field: str, best_n: int | None = None) 
     return [value if isinstance(value, str) else None for value in values]
 
 
-def confidences(
+def read_confidences(
     fields: Mapping[str, Any], best_n: int | None, n_responses: int
 ) -> list[float | None]:
     """Return the confidence of each response; None for one that is null or not finite.
@@ -88,7 +90,7 @@ def confidences(
     return out
 
 
-def noise(fields: Mapping[str, Any]) -> float | None:
+def read_noise(fields: Mapping[str, Any]) -> float | None:
     """Return the rounding error of the item's confidences in nats; None if unknown.
 
     Raises:
@@ -118,7 +120,7 @@ def _list(fields: Mapping[str, Any], field: str, remedy: str = "") -> list[Any]:
     return value
 
 
-def oddities(texts: Sequence[str | None], values: Sequence[float | None] = ()) -> list[str]:
+def list_oddities(texts: Sequence[str | None], values: Sequence[float | None] = ()) -> list[str]:
     """Return notes on responses that are not text and confidences that are not numbers."""
     missing = [str(k) for k, text in enumerate(texts, start=1) if text is None]
     unknown = [str(k) for k, value in enumerate(values, start=1) if value is None]

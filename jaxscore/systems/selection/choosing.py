@@ -21,7 +21,7 @@ from jaxscore.report.document import Document
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import LenientSystem, Record, Summary
-from jaxscore.systems.selection import Item, confidences, responses
+from jaxscore.systems.selection import Item, read_confidences, read_responses
 from jaxscore.systems.selection.answers import (
     FORMS,
     NO_FORM,
@@ -383,8 +383,8 @@ def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
     Raises:
         InputError: there are none, or confidences are missing.
     """
-    texts = responses(fields, "output", best_n)
-    return Candidates(fields, texts, confidences(fields, best_n, len(texts)))
+    texts = read_responses(fields, "output", best_n)
+    return Candidates(fields, texts, read_confidences(fields, best_n, len(texts)))
 
 
 def repeated(fields: Mapping[str, Any], *replaced: str) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Marks:
         self._lengths: list[int] = []
         self._right: dict[tuple[str, int], list[bool]] = {}
 
-    def add(self, right: Sequence[bool], ways: Mapping[str, Chooser]) -> None:
+    def add_item(self, right: Sequence[bool], ways: Mapping[str, Chooser]) -> None:
         """Add an item: the verdicts on its responses, and each way's choice among them."""
         self.n += 1
         self._lengths.append(len(right))
@@ -241,7 +241,7 @@ def grade_choices(
     for considered in graded:
         n_responses = len(considered["right"])
         ways = {name: _choice_of(taken, n_responses) for name, taken in considered["taken"].items()}
-        marks.add(considered["right"], ways)
+        marks.add_item(considered["right"], ways)
     rows = marks.rows(settings.n_bootstrap, settings.seed)
     main = [row for row in rows if row["way"] not in further]
     accuracy = {row["way"]: row["accuracy"] for row in main if row["best_n"] == largest_n}

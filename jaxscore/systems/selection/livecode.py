@@ -63,7 +63,7 @@ class CodeSelection(Selection):
         index = most_certain(candidates.confidences)
         if candidates.responses[index] is None:
             return Choice(index, error="the chosen response is not text")
-        notes = selection.oddities([], candidates.confidences)
+        notes = selection.list_oddities([], candidates.confidences)
         if "question_id" not in candidates.fields:
             notes.append(f'no field "question_id", written as {UNKNOWN!r}')
         return Choice(index, notes=notes)
@@ -186,7 +186,7 @@ class LivecodeParse(CodeSelection):
     report = System.report
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
-        return Candidates(fields, selection.responses(fields, "output", 1))
+        return Candidates(fields, selection.read_responses(fields, "output", 1))
 
 
 LIVECODE_SELECT, LIVECODE_PARSE = LivecodeSelect(), LivecodeParse()

@@ -47,7 +47,7 @@ TAKEN = {
 def _read(fields: Mapping[str, Any], best_n: int) -> Candidates:
     """Read candidates without their answers, which cost more."""
     candidates = certain_candidates(fields, best_n)
-    return dataclasses.replace(candidates, noise=selection.noise(fields))
+    return dataclasses.replace(candidates, noise=selection.read_noise(fields))
 
 
 class RankedSelection(Selection):
@@ -70,7 +70,7 @@ class RankedSelection(Selection):
     def choose(self, candidates: Candidates, context: Context) -> Choice:
         """Choose a response, and note irregularities and the reason of a fallback."""
         choice = self.rank(candidates, context)
-        notes = selection.oddities(candidates.responses, candidates.confidences)
+        notes = selection.list_oddities(candidates.responses, candidates.confidences)
         if choice.fallback is not None:
             notes.insert(0, f"{self.fallbacks[choice.fallback]}, {TAKEN[choice.fallback]}")
         return dataclasses.replace(choice, notes=notes)

@@ -131,10 +131,10 @@ class UscSelect(Selection):
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
         """Read all responses, and their answers if these are needed."""
-        [reply] = selection.responses(fields, "output", 1)
+        [reply] = selection.read_responses(fields, "output", 1)
         if reply is None:
             raise InputError('field "output": the reply is not text')
-        texts = selection.responses(fields, "responses")
+        texts = selection.read_responses(fields, "responses")
         answers = None
         if _is_closed(context.settings) or context.settings.gold is not None:
             answers = self.read_answers(fields, texts, context)

@@ -34,7 +34,7 @@ from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
-from jaxscore.systems.selection import noise as stated_noise
+from jaxscore.systems.selection import read_noise
 from jaxscore.systems.selection.answers import (
     AUTO,
     NO_READABLE_ANSWER,
@@ -184,7 +184,7 @@ def _lead(record: Mapping[str, Any]) -> float:
 
 
 def _within_noise(record: Mapping[str, Any]) -> bool | None:
-    floor, lead = stated_noise(record), _lead(record)
+    floor, lead = read_noise(record), _lead(record)
     return None if floor is None or not math.isfinite(lead) else margins.within(lead, floor)
 
 
@@ -428,7 +428,7 @@ class SelfCertainty(LenientSystem):
         results: Iterator[tuple[Request, ScoredRequest]] = iter(())
         if settings.gold is not None:
             all_inputs = list(_inputs(items, settings))
-            right = right_responses.read(all_inputs, settings.gold, settings.answer_rule)
+            right = right_responses.grade_responses(all_inputs, settings.gold, settings.answer_rule)
 
         def scorable() -> Iterator[Scorable]:
             for index, inputs in enumerate(_inputs(items, settings)):
@@ -538,7 +538,7 @@ class SelfCertainty(LenientSystem):
         confidences = Lazy(
             indices, lambda k: Confidence.of_record(inputs[k], get(k), measures=True)
         )
-        right = right_responses.read(inputs, settings.gold, settings.answer_rule)
+        right = right_responses.grade_responses(inputs, settings.gold, settings.answer_rule)
         n_bootstrap, seed = settings.n_bootstrap, settings.seed
         return right_responses.report(inputs, confidences, right, n_bootstrap, seed), right
 

@@ -114,7 +114,7 @@ def read_golds(
     return golds, without, errors
 
 
-def read(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponses:
+def grade_responses(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponses:
     """Grade the responses of all items.
 
     Args:
@@ -280,7 +280,7 @@ def _best_of_n(
             return lambda n: select(column[:n], answers[:n]).index
 
         ways: dict[str, Callable[[int], int | None]] = {name: choose_by(name) for name in values}
-        marks.add(graded.right, {MAJORITY: graded.majority.get, **ways})
+        marks.add_item(graded.right, {MAJORITY: graded.majority.get, **ways})
     return marks.rows(n_bootstrap, seed)
 
 

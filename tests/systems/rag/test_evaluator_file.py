@@ -275,7 +275,7 @@ def test_our_files_give_the_prompts_of_the_cases_to_the_letter(name, side, model
     items = experiment_folder.load(CASES / "judge" / side, "dev").usable
     tokenizer = load_tokenizer(CASES / "models" / model)
     system = chat_template.takes_system(tokenizer)
-    [first] = pointwise.conversations(question, items[:1], system=system)
+    [first] = pointwise.render_conversations(question, items[:1], system=system)
     assert chat_template.render(tokenizer, first) == want[f"{name} {side}"]["first_prompt"]
 
 

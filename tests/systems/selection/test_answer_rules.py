@@ -81,7 +81,7 @@ def test_one_response_in_the_published_form_makes_no_other_wrong():
     for blank in (None, " "):
         assert answer_rules({}, {}, given["output"], gold=blank).forms is None
     known = [read_inputs("item 1", {"model_input": "q", **given}, Settings())]
-    assert right_responses.read(known, "g").graded[0].right == [True] * 3
+    assert right_responses.grade_responses(known, "g").graded[0].right == [True] * 3
     # without gold the choice is the published one
     assert evaluate("select", None, [given]).items[0]["output"] == ['{"answer": 12}']
     assert evaluate("select", None, [given], gold="g").items[0]["output"] == [boxed]
@@ -171,7 +171,7 @@ def test_self_certainty_reads_the_same_forms():
             read_inputs("item", {"model_input": "q", "output": output, "g": "19"}, Settings())
             for output in outputs
         ]
-        return right_responses.read(known, "g", **how)
+        return right_responses.grade_responses(known, "g", **how)
 
     found = read([BOX, "It is 18"], ["no", "no"])
     assert [found.fields(place) for place in range(2)] == [
