@@ -50,14 +50,28 @@ PHRASES = {
     "see that": re.compile(r"(?:^|[.\"] )See that\b"),
 }
 
-# Occurrences that say what they mean in these words: (file, phrase) -> reason.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+# Occurrences that stay: (file, phrase or name) -> reason.
+EXCEPTIONS = {
+    ("jaxscore/systems/compare/__init__.py", "remark"): "field of the JSON report",
+    ("jaxscore/systems/compare/table.py", "remark"): "field of the JSON report",
+    ("jaxscore/systems/rag/judge.py", "known"): "field of the published records",
+    **{
+        (f"jaxscore/systems/{name}.py", "what"): "attribute of `System`"
+        for name in (
+            "chronologic/__init__",
+            "preferences",
+            "probsem/__init__",
+            "rag/__init__",
+            "sample",
+        )
+    },
+}
 
 
 # (folder, rule) -> number of occurrences. The shell is rewritten folder by folder.
 BOUNDS = {
     (".", "phrases"): 2,
-    (".github", "phrases"): 4,
+    (".github", "phrases"): 5,
     ("configs", "phrases"): 1,
     ("jaxscore", "descriptions"): 3,
     ("jaxscore", "names"): 10,
@@ -88,10 +102,10 @@ BOUNDS = {
     ("jaxscore/shell", "descriptions"): 1,
     ("jaxscore/shell", "names"): 78,
     ("jaxscore/shell", "phrases"): 5,
-    ("jaxscore/systems", "descriptions"): 71,
-    ("jaxscore/systems", "names"): 364,
-    ("jaxscore/systems", "openings"): 69,
-    ("jaxscore/systems", "phrases"): 137,
+    ("jaxscore/systems", "descriptions"): 1,
+    ("jaxscore/systems", "names"): 50,
+    ("jaxscore/systems", "openings"): 9,
+    ("jaxscore/systems", "phrases"): 22,
     ("tests", "phrases"): 2,
     ("tests/cases", "phrases"): 1,
     ("tools", "descriptions"): 5,
@@ -139,12 +153,12 @@ def prose_of(text):
 
 def occurrences(path):
     """Return (rule, line, text) of everything in a file that the style page replaces."""
-    text = path.read_text(encoding="utf-8")
+    text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
     prose = [(1, text)]
     if path.suffix == ".py":
         prose = list(prose_of(text))
-        yield from _in_code(ast.parse(text))
-    name = str(path.relative_to(ROOT))
+        in_code = _in_code(ast.parse(text))
+        yield from (match for match in in_code if (name, match[2]) not in EXCEPTIONS)
     for first_line, passage in prose:
         for phrase, pattern in PHRASES.items():
             if (name, phrase) in EXCEPTIONS:

@@ -161,8 +161,8 @@ def test_items_that_go_wrong_are_named_and_the_others_kept(run, write, command, 
     )  # fmt: skip
     assert all(name in err for name in bad)
     assert "6 failed, the others are kept" in err
-    assert "note: item 8 (id nulls): response 1 is no text" in err
-    assert "note: item 9 (id nan): confidence 1 is no number" in err
+    assert "note: item 8 (id nulls): response 1 is not text" in err
+    assert "note: item 9 (id nan): confidence 1 is not a number" in err
     got = result(path.parent / f"in-confidence-{suffix}.json")
     assert [one["id"] for one in got] == [one["id"] for one in HOSTILE]
     assert [("error" in one, len(one["output"])) for one in got] == [

@@ -98,8 +98,8 @@ def test_what_is_printed(run, folder):
     reports = [f"         {path.with_suffix('')}_report.{kind}" for kind in ("md", "json", "html")]
     assert lines[4:] == [f"files    {path}", *reports, f"         {path}.run.json"]
     assert err == (
-        "failed: item 2 (session_id b): output 2: no tokens, so there is no prediction to be "
-        "certain of\n1 failed, the others are kept\n"
+        "failed: item 2 (session_id b): output 2: no tokens, so nothing is predicted\n"
+        "1 failed, the others are kept\n"
     )
     first, second = result(folder)
     assert "confidence_errors" not in first
@@ -175,7 +175,7 @@ def test_a_published_file_is_continued(run, folder, counted):
     path.write_text(json.dumps(published), encoding="utf-8")
     code, _, err = run(*flags(folder))
     assert code == 1
-    assert "1 items do not say how they were computed and are kept as they are" in err
+    assert "1 items do not record how they were computed and are kept unchanged" in err
     assert [one.split(",")[0] for one in counted] == ["item 2 (session_id b)"] * 2
     first, second = result(folder)
     assert first == published[0]
