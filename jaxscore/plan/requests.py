@@ -176,7 +176,7 @@ class GeneratedTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextWindows:
-    """How a text that is longer than a model's context is read.
+    """Windows over a text that is longer than a model's context.
 
     Attributes:
         max_length: maximum number of tokens that a window reads.
