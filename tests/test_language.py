@@ -50,34 +50,33 @@ PHRASES = {
     "see that": re.compile(r"(?:^|[.\"] )See that\b"),
 }
 
-# Occurrences that say what they mean in these words: (file, phrase) -> reason.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+# Occurrences that say what they mean in these words: (file, phrase or variable) -> reason.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    (".github/CHANGELOG.md", "old words"): "the words that help and messages replaced",
+    (".github/CHANGELOG.md", "remark"): "the name of an attribute and a JSON key",
+    ("jaxscore/__init__.py", "negated noun"): "the message of Python's AttributeError",
+    ("jaxscore/analysis/lexical.py", "one"): "ROUGE-1",
+    ("jaxscore/analysis/margins.py", "what"): "a JSON key of reports",
+    ("jaxscore/device/decoder_config.py", "kind"): "a key of converted configs",
+    ("jaxscore/device/decoder_config.py", "place"): "a key of converted configs",
+    ("jaxscore/io/manifest.py", "made"): "the name of a manifest's field",
+    ("jaxscore/models/families/family.py", "part"): "a `Part` of a fused tensor",
+    ("jaxscore/models/model_types.py", "kind"): "a JSON key of `families`",
+    ("jaxscore/report/README.md", "remark"): "a JSON key",
+    ("jaxscore/report/sections.py", "remark"): "a JSON key",
+    ("tools/benchmarks/pages.py", "remark"): "a JSON key",
+    ("tools/demo_world/facts.py", "verb of place"): "texts of the embedded model's training",
+    ("tools/golden_cases.py", "verb of place"): "texts of the recorded outputs",
+}
 
 
 # (folder, rule) -> number of occurrences. The shell is rewritten folder by folder.
 BOUNDS = {
-    (".", "phrases"): 2,
-    (".github", "phrases"): 4,
-    ("configs", "phrases"): 1,
-    ("jaxscore", "descriptions"): 3,
-    ("jaxscore", "names"): 10,
-    ("jaxscore", "openings"): 1,
-    ("jaxscore", "phrases"): 3,
-    ("jaxscore/analysis", "names"): 3,
     ("jaxscore/cli", "descriptions"): 22,
     ("jaxscore/cli", "names"): 166,
     ("jaxscore/cli", "openings"): 18,
     ("jaxscore/cli", "phrases"): 74,
-    ("jaxscore/device", "names"): 3,
-    ("jaxscore/io", "descriptions"): 13,
-    ("jaxscore/io", "names"): 74,
-    ("jaxscore/io", "openings"): 9,
-    ("jaxscore/io", "phrases"): 26,
-    ("jaxscore/models", "names"): 3,
-    ("jaxscore/report", "descriptions"): 42,
-    ("jaxscore/report", "names"): 124,
-    ("jaxscore/report", "openings"): 12,
-    ("jaxscore/report", "phrases"): 22,
+    ("jaxscore/report", "names"): 8,
     ("jaxscore/shell", "descriptions"): 1,
     ("jaxscore/shell", "names"): 82,
     ("jaxscore/shell", "phrases"): 5,
@@ -87,21 +86,6 @@ BOUNDS = {
     ("jaxscore/systems", "phrases"): 140,
     ("tests", "phrases"): 2,
     ("tests/cases", "phrases"): 1,
-    ("tools", "descriptions"): 5,
-    ("tools", "names"): 67,
-    ("tools", "openings"): 6,
-    ("tools", "phrases"): 19,
-    ("tools/benchmarks", "descriptions"): 1,
-    ("tools/benchmarks", "names"): 120,
-    ("tools/benchmarks", "openings"): 8,
-    ("tools/benchmarks", "phrases"): 10,
-    ("tools/demo_world", "descriptions"): 5,
-    ("tools/demo_world", "names"): 26,
-    ("tools/demo_world", "openings"): 14,
-    ("tools/demo_world", "phrases"): 8,
-    ("tools/device_check", "descriptions"): 1,
-    ("tools/device_check", "names"): 26,
-    ("tools/device_check", "phrases"): 7,
 }
 
 
@@ -132,12 +116,13 @@ def prose_of(text):
 
 def occurrences(path):
     """Return (rule, line, text) of everything in a file that the style page replaces."""
-    text = path.read_text(encoding="utf-8")
+    text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
     prose = [(1, text)]
     if path.suffix == ".py":
         prose = list(prose_of(text))
-        yield from _in_code(ast.parse(text))
-    name = str(path.relative_to(ROOT))
+        for rule, line, passage in _in_code(ast.parse(text)):
+            if (name, passage) not in EXCEPTIONS:
+                yield rule, line, passage
     for first_line, passage in prose:
         for phrase, pattern in PHRASES.items():
             if (name, phrase) in EXCEPTIONS:
