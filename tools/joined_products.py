@@ -63,14 +63,14 @@ class JoinedHeads(self_attention.Attention):
 
     turned_as_one = False
 
-    def heads(self, x, layer_inputs, only_queries):
+    def heads(self, x, inputs, only_queries):
         c = self.config
         n, k = c.attention.n_heads, c.attention.n_kv_heads
         y = Linear((n + 2 * k) * c.attention.head_width, c.attention.qkv_bias, name="qkv")(x)
         y = y.reshape(*x.shape[:2], n + 2 * k, c.attention.head_width)
         parts = [y[:, :, : n + k]] if self.turned_as_one else [y[:, :, :n], y[:, :, n : n + k]]
         turned = [
-            apply_rotary(heads_part, layer_inputs.cos, layer_inputs.sin, c.positions.interleaved)
+            apply_rotary(heads_part, inputs.cos, inputs.sin, c.positions.interleaved)
             for heads_part in parts
         ]
         q, key = jnp.split(turned[0], [n], axis=2) if self.turned_as_one else turned
