@@ -311,7 +311,7 @@ def test_remarks_are_told_and_kept(run, models, place):
     assert "line 1: answer 'Oslo' occurs more than once" in err
     report, results = found(folder, "full_")
     assert len(results["remarks"]) == 2
-    assert "## Remarks" in report
+    assert "## Warnings" in report
     [question] = results["questions"]
     assert question["probabilities"][0] == question["probabilities"][1]
 

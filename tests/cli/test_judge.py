@@ -150,7 +150,7 @@ def test_the_report(run, experiments):
     assert settings["evaluator"].endswith("default_qa.yaml")
     assert {"jaxscore", "jax", "transformers", "date", "device"} <= set(settings)
     page = (folder / f"{REPORT}.md").read_text(encoding="utf-8")
-    assert page.index("| Mean |") < page.index("## Labels") < page.index("## Remarks")
+    assert page.index("| Mean |") < page.index("## Labels") < page.index("## Warnings")
     assert page.index("## Records: worst first") < page.index("## Settings and versions")
     worst = sorted(zip(scores, rows_of(folder), strict=True), key=lambda x: x[0])
     assert [line for line in page.splitlines() if line.startswith("### ")] == [

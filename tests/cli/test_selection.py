@@ -183,7 +183,7 @@ def test_notes_are_remarks_and_failures_are_not(run, write):
     ("content", "parts"),
     [
         ("", ["in.json: the file is empty"]),
-        ("[]", ["in.json: there is no item"]),
+        ("[]", ["in.json: found no items"]),
         ('{"output": []}', ["output"]),
         ('{"a": 1}\n{"a": 2}\n', ["in.json:2: ", "JSONL"]),
         ('[{"a": 1}', ["in.json:1: not JSON"]),

@@ -337,7 +337,7 @@ def test_outputs_that_are_too_long(run, folder):
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("[]", ["in.json: there is no item in it"]),
+        ("[]", ["in.json: found no items"]),
         ('[{"output": ["x"]}]', ['no item can be used; item 1: no field "model_input"']),
         ('{"a": 1}\n{"a": 1}\n', ["in.json:2: found more than one JSON value (JSONL?)"]),
         (

@@ -194,7 +194,7 @@ def test_usage_that_cannot_work(run, folder, monkeypatch, words, part):
 def test_unusable_input(run, folder, monkeypatch):
     monkeypatch.setattr(model_flags, "load_scorer", None)
     for text, part in (
-        ("[]", "in.json: there is no item in it"),
+        ("[]", "in.json: found no items"),
         ('{"a": 1}\n{"b": 2}', "in.json:2: found more than one JSON value (JSONL?)"),
         ('[{"output": ["a"]}]', "no item can be used; item 1: no question"),
     ):
