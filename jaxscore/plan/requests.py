@@ -358,7 +358,7 @@ class TextWindows:
 class WindowedText(Sequence[TokenSequence]):
     """The windows of a text, each built when it is read, since they share most of their ids.
 
-    A text of which nothing is scored has one empty sequence.
+    If nothing of a text is scored, it is one empty sequence.
 
     Attributes:
         ids: int32 [n], context and continuation.

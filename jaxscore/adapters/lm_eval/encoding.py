@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxscore.adapters.model import Answer, Question
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.plan.requests import TextWindows, WindowedText
+from jaxscore.plan.requests import TextWindows
 from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode_ids, encode_each
 from jaxscore.text.checkpoint_process import RefusedError
@@ -190,8 +190,8 @@ class Rolling:
             first = len(self.questions)
             sequence = np.array([prefix_token, *ids], np.int32)
             self.questions += [
-                Question(window.ids[: window.start], window.ids[window.start :])
-                for window in WindowedText(sequence, 1, TextWindows(max_length, max_length))
+                Question(sequence[span.begin : span.first], sequence[span.first : span.end])
+                for span in TextWindows(max_length, max_length).spans(len(sequence), 1)
             ]
             self._windows_of.append(range(first, len(self.questions)))
             self.text_of += [index] * len(self._windows_of[-1])
