@@ -59,6 +59,13 @@ class Settings:
         """
         return item
 
+    def row_columns(self) -> dict[str, str]:
+        """Return column -> Arrow type if the output is a table of rows; otherwise empty.
+
+        Its records are then in another file, next to it.
+        """
+        return {}
+
     def policies(self) -> dict[str, str]:
         """Boundary -> policy of the encoder, the run's own first; empty without a boundary."""
         return {}
