@@ -16,13 +16,13 @@ from jaxscore.lm import Capabilities
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result
+from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result, per_token_fields
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import TextSettings, WindowSettings
-from jaxscore.shell.system import PAGE, Aside, Summary, System, failed
+from jaxscore.shell.system import PAGE, ROWS, Aside, Summary, System, failed
 from jaxscore.systems.score.against import (
     PER_TOKEN,
     AgainstFields,
@@ -32,6 +32,8 @@ from jaxscore.systems.score.against import (
 )
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import WorstRequests, report
+from jaxscore.systems.score.rows import RowFields, Rows, RowSettings, row_columns
+from jaxscore.text.spans import Span
 from jaxscore.text.whole_words import lacks_spaces
 from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
 from jaxscore.types.results import ScoredRequest
@@ -67,14 +69,22 @@ class Item:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ItemWithFields(Item):
-    """An item of `--against-field`, with the other fields of its object."""
+class CompletedItem(Item):
+    """An item with what its object's other fields have for the settings.
+
+    Attributes:
+        others: those fields, of `--against-field`.
+        regions: spans of the continuation, of `--rows region`.
+    """
 
     others: Mapping[str, Any]
+    regions: Sequence[Span] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings):
+class Settings(
+    WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings, RowSettings
+):
     """Settings of `score`; see also its bases."""
 
     fixed = (
@@ -98,9 +108,15 @@ class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, Aga
 
     def complete(self, item: Item | None, others: Mapping[str, Any]) -> Item | None:
         """See `Settings.complete`."""
-        if self.against_field is None or item is None:
+        if item is None or not self.further_fields:
             return item
-        return ItemWithFields(context=item.context, continuation=item.continuation, others=others)
+        regions = self.regions(item.continuation, others)
+        texts = {"context": item.context, "continuation": item.continuation}
+        return CompletedItem(**texts, others=others, regions=regions)
+
+    def row_columns(self) -> dict[str, str]:
+        """See `Settings.row_columns`."""
+        return {} if self.rows is None else row_columns(Record, self)
 
     def texts_of(self, item: Any) -> tuple[list[str], str]:
         """Return the item's context, the other context if there is one, and the continuation.
@@ -136,6 +152,11 @@ class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, Aga
             InputError: naming the setting.
         """
         super().check_model(can)
+        if self.rows is not None and not can.is_local:
+            raise InputError(
+                "rows: an endpoint does not give the bytes of its tokens, from which their "
+                "characters follow; take a local model, or leave it out"
+            )
         if self.added_fields and not can.has_distribution:
             raise InputError(
                 f"{', '.join(sorted(self.added_fields))}: an endpoint does not give what they are "
@@ -173,8 +194,8 @@ class ScoreFields(TypedDict, total=False):
     truncated: int
 
 
-class Record(ScoreFields, MeasureFields, AgainstFields, total=False):
-    """One output line, with the requested fields of measures and of another context."""
+class Record(ScoreFields, MeasureFields, AgainstFields, RowFields, total=False):
+    """One output line, with the requested fields of measures, another context, and rows."""
 
 
 class Score(System):
@@ -259,10 +280,10 @@ class Score(System):
         """
         if items.is_file or not items.n_all:
             items.require_usable(all_of_them=True)
-        for field in settings.further_fields:
-            if not any(field in item.others for item in items):
-                for item in items:
-                    settings.texts_of(item)
+        field = getattr(settings, "against_field", None)
+        if field is not None and not any(field in item.others for item in items):
+            for item in items:
+                settings.texts_of(item)
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score each text; only a window of texts is in memory.
@@ -278,6 +299,8 @@ class Score(System):
         prompting = settings.prompting(lm, examples)
         settings.note(lm, prompting, (item.key for item in items) if examples else ())
         measured = MeasuredFields(settings, lm)
+        rows = None if settings.rows is None else Rows(settings, lm)
+        has_arrays = rows is not None or not settings.summary_only
         unknown = () if lm.capabilities.has_distribution else UNKNOWN
         policy = settings.options()["boundary"]
         waiting: deque[tuple[Item, str | None]] = deque()  # with why it has no request
@@ -324,11 +347,17 @@ class Score(System):
                 if "error" in gains:
                     yield gains
                     continue
-                omitted = PER_TOKEN if settings.summary_only else ()
+                omitted = () if has_arrays else PER_TOKEN
                 added |= {name: value for name, value in gains.items() if name not in omitted}
-            record = record_of(
-                result, summary_only=settings.summary_only, unknown=unknown, added=added
-            )
+            record = record_of(result, summary_only=not has_arrays, unknown=unknown, added=added)
+            if rows is not None and not result.error:
+                arrays = {name: record.pop(name) for name in ARRAYS if name in record}
+                spans = item.regions if isinstance(item, CompletedItem) else None
+                try:
+                    record[ROWS] = rows.of(item.continuation, spans, result, arrays)
+                except InputError as problem:
+                    yield {"error": str(problem)}
+                    continue
             yield {**record, PAGE: {"context": context_end(item.context)}}
         yield from ({"error": error} for _, error in waiting)  # all others have had their results
 
@@ -369,6 +398,17 @@ class Score(System):
             + (gains.warnings(len(records)) if gains else []),
         )
 
+    def rows(self, record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+        """See `System.rows`: those of `--rows`, with the item's id and other fields."""
+        if "rows" not in record:
+            return [dict(record)]
+        shared = {
+            name: value
+            for name, value in record.items()
+            if name == "id" or name not in Record.__annotations__
+        }
+        return [{**shared, **row} for row in record["rows"]]
+
     def report(self, run: Report) -> Document:
         """The least probable requests first; see `score.report`."""
         settings: Any = run.chosen
@@ -385,6 +425,7 @@ def _lacks_spaces(words: Sequence[str] | None) -> bool:
     return lacks_spaces(words[0], len("".join(words).encode()), len(words))
 
 
+ARRAYS = tuple(name for name in Record.__annotations__ if name in per_token_fields(Record))
 SYSTEM = Score()
 RESULT_FIELDS = result_fields(SYSTEM, Settings())
 

@@ -218,14 +218,15 @@ class MeasuredFields:
     def __init__(self, settings: Any, lm: Any) -> None:
         """Args:
         settings: `MeasureSettings` with `summary_only`, which leaves out what has a value for
-            each token; words remain.
+            each token; words remain. With `rows` the table of rows has these.
         lm: the audited model, which counts the tokens before words.
         """
         self._settings, self._lm = settings, lm
+        has_arrays = settings.rows == "token" or not settings.summary_only
         self._measures = [
             measure
             for name, measure in MEASURES.items()
-            if name in settings.measures and not (settings.summary_only and measure.is_per_token)
+            if name in settings.measures and (has_arrays or not measure.is_per_token)
         ]
         has_words = settings.unit == "word"
         self._bytes = TokenBytes(lm.encoder.tokenizer) if has_words else None
@@ -245,7 +246,7 @@ class MeasuredFields:
         is_counted = self._settings.leading_blank == "count"
         scale = -1 / math.log(LOG_BASES[self._settings.log_base])
         surprisal = scored.logprob.astype(np.float64) * scale
-        words = split_words(scored.token_ids.tolist(), token_bytes)
+        words = [*split_words(scored.token_ids.tolist(), token_bytes)]
         values = []
         for word in words:
             if word.blanks:

@@ -1,0 +1,303 @@
+"""`score --rows`: the tokens, words or regions of each text, as the rows of a table."""
+
+import dataclasses
+import math
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from jaxscore.analysis.text_measures import bits
+from jaxscore.errors import InputError
+from jaxscore.io.items import NOTHING
+from jaxscore.shell.fields import arrow_type, per_token_fields
+from jaxscore.shell.flags import flag
+from jaxscore.shell.items import NullError
+from jaxscore.shell.settings import Settings
+from jaxscore.text.decoder import TokenBytes, split_words
+from jaxscore.text.spans import Span, TokenSpans, regions_of, split_regions, token_spans
+from jaxscore.text.whole_words import lacks_spaces
+from jaxscore.types.results import ScoredRequest
+
+GROUP = "rows of a table"
+REGIONS = "regions"
+AT_A_TIME = 4096  # rows
+SUMMED = ("against_logprob", "gain")  # per-token fields whose sums over words have a meaning
+NAMES = {"token_ids": "token_id", "tokens": "token"}  # of per-token fields, as columns
+REWRITTEN = (
+    "{n} texts are rewritten by the tokenizer, so that its tokens have other characters; text, "
+    "start and end of their rows are those of their tokens"
+)
+UNSPACED = (
+    "{n} texts are written without spaces, so that each is one word: put a space between their "
+    "words, or take --rows token"
+)
+
+
+class TokenRow(TypedDict, total=False):
+    """First columns of a token, in characters of the continuation, nats and bits (surprisal)."""
+
+    index: int
+    text: str
+    start: int
+    end: int
+    token_id: np.int32
+    token: str
+    logprob: np.float32
+    surprisal: np.float32
+    entropy: np.float32
+
+
+class WordRow(TypedDict, total=False):
+    """Columns of a word: sums over its tokens, in nats and bits; the entropy before its first."""
+
+    index: int
+    text: str
+    start: int
+    end: int
+    n_tokens: int
+    logprob: float
+    surprisal: float
+    entropy: np.float32
+
+
+class RegionRow(WordRow, total=False):
+    """Columns of a region; `crossing` if one of its tokens has characters of the next one."""
+
+    crossing: bool
+
+
+class RowFields(TypedDict, total=False):
+    """Fields of a record with rows: their number, and in Python the rows."""
+
+    n_rows: int
+    rows: list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowSettings(Settings):
+    """Settings of the table of rows."""
+
+    rows: Literal["token", "word", "region"] | None = flag(
+        None,
+        group=GROUP,
+        help="make OUT a table with a row per token, per word between white space, or per region, "
+        "with the item's other columns; sums and means of the items are in OUT.records.jsonl",
+    )
+    regions_field: str = flag(
+        REGIONS,
+        expected="the name of a field",
+        metavar="FIELD",
+        group=GROUP,
+        is_advanced=True,
+        help="field of an item with its regions: a list of texts that joined are the continuation, "
+        "one text with | between them, or a list of [start, end) pairs (default: regions)",
+    )
+
+    def __post_init__(self) -> None:
+        """Check all values; see `Settings`."""
+        super().__post_init__()
+        if self.regions_field != REGIONS and self.rows != "region":
+            raise InputError(
+                f"setting regions_field is {self.regions_field!r}, which needs "
+                "--rows region; add that, or leave out --regions-field"
+            )
+        if self.rows is not None:  # the rows have what the arrays have
+            object.__setattr__(self, "summary_only", True)
+
+    def omitted_fields(self) -> frozenset[str]:
+        """See `Settings.omitted_fields`."""
+        fields = () if self.rows is not None else RowFields.__annotations__
+        return super().omitted_fields() | frozenset(fields)
+
+    @property
+    def list_fields(self) -> tuple[str, ...]:
+        """See `Settings.list_fields`."""
+        fields = (self.regions_field,) if self.rows == "region" else ()
+        return (*super().list_fields, *fields)
+
+    @property
+    def further_fields(self) -> tuple[str, ...]:
+        """See `Settings.further_fields`."""
+        fields = (self.regions_field,) if self.rows == "region" else ()
+        return (*super().further_fields, *fields)
+
+    def regions(self, continuation: str, others: Mapping[str, Any]) -> list[Span] | None:
+        """Return the regions of an item; None without --rows region.
+
+        Raises:
+            InputError: it has none, or they do not fit the continuation.
+        """
+        name = self.regions_field
+        if self.rows != "region":
+            return None
+        if name not in others:
+            raise InputError(
+                f'no field "{name}", expected the regions of --rows region; give --regions-field '
+                "FIELD if they have another name"
+            )
+        if others[name] is None:
+            raise NullError(f'field "{name}" is null, expected the regions of the continuation')
+        try:
+            return regions_of(others[name], continuation)
+        except InputError as problem:
+            raise InputError(f'field "{name}": {problem}') from None
+
+
+def row_columns(record: type, settings: Any) -> dict[str, str]:
+    """Return column -> Arrow type of a row, without the item's id and other columns.
+
+    Args:
+        record: type of the records, whose per-token fields are columns of tokens.
+        settings: `RowSettings`.
+    """
+    kinds: Mapping[str, type] = {"token": TokenRow, "word": WordRow, "region": RegionRow}
+    hints = typing.get_type_hints(kinds[settings.rows])
+    columns = {name: arrow_type(hint) for name, hint in hints.items()}
+    fields = typing.get_type_hints(record)
+    names = per_token_fields(record) - settings.omitted_fields()
+    for name, hint in fields.items():
+        if name in names and (settings.rows == "token" or name in SUMMED):
+            columns[NAMES.get(name, name)] = (
+                arrow_type(hint)[1:-1] if settings.rows == "token" else "float64"
+            )
+    return columns
+
+
+class Rows:
+    """Computes the rows of scored texts, some at a time."""
+
+    def __init__(self, settings: Any, lm: Any) -> None:
+        """Args:
+        settings: `RowSettings`, with `rows`.
+        lm: the audited model, which counts warnings.
+        """
+        self._unit, self._lm = settings.rows, lm
+        self._bytes = TokenBytes(lm.encoder.tokenizer)
+
+    def of(
+        self,
+        text: str,
+        regions: Sequence[Span] | None,
+        scored: ScoredRequest,
+        fields: Mapping[str, Any],
+    ) -> Iterator[dict[str, Any]]:
+        """Return the columns of some rows at a time.
+
+        Args:
+            text: the continuation as the user wrote it.
+            regions: the spans of the text's regions, for rows of regions.
+            scored: the text's scores.
+            fields: per-token fields of its record, arrays or lists.
+
+        Raises:
+            InputError: the tokenizer rewrites a text with regions.
+        """
+        spans = token_spans(scored.token_ids, self._bytes, text)
+        if spans.is_rewritten and regions is not None:
+            raise InputError(
+                "the tokenizer rewrites the text, so that its tokens have other characters than "
+                "its regions; give the text as the tokenizer writes it, or another model"
+            )
+        if spans.is_rewritten:
+            self._lm.warnings[REWRITTEN] += 1
+        if self._unit == "token":
+            return _token_rows(spans, scored, fields)
+        units = self._words(spans, scored) if regions is None else _regions(spans, regions)
+        sums = {"logprob": scored.logprob} | {
+            name: np.asarray(fields[name]) for name in SUMMED if name in fields
+        }
+        return (
+            _summed_rows(rows, spans.text, sums, scored.entropy) for rows in _some_at_a_time(units)
+        )
+
+    def _words(self, spans: TokenSpans, scored: ScoredRequest) -> Iterator["_Unit"]:
+        n_words, first = 0, ""
+        for word in split_words(scored.token_ids.tolist(), self._bytes):
+            n_words, first = n_words + 1, first or word.text
+            span = spans.span(word.start, word.start + len(word.text))
+            yield _Unit(span, [*word.blanks, *word.tokens])
+        if n_words and lacks_spaces(first, len(spans.text.encode()), n_words):
+            self._lm.warnings[UNSPACED] += 1
+
+
+class _Unit(typing.NamedTuple):
+    """A word or a region: its characters, its tokens, and further columns."""
+
+    span: Span
+    tokens: list[int]
+    further: Mapping[str, Any] = NOTHING
+
+
+def _regions(spans: TokenSpans, regions: Sequence[Span]) -> Iterator[_Unit]:
+    for span, (tokens, crossing) in zip(regions, split_regions(spans, regions), strict=True):
+        yield _Unit(span, tokens, {"crossing": bool(crossing)})
+
+
+def _token_rows(
+    spans: TokenSpans, scored: ScoredRequest, fields: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    for first in range(0, len(spans.start), AT_A_TIME):
+        places = slice(first, first + AT_A_TIME)
+        start, end = spans.start[places], spans.end[places]
+        pairs = zip(start.tolist(), end.tolist(), strict=True)
+        columns = {
+            "index": np.arange(first, first + len(start)),
+            "text": [spans.text[a:b] for a, b in pairs],
+            "start": start,
+            "end": end,
+            "token_id": scored.token_ids[places],
+            "token": scored.tokens[places],
+            "logprob": scored.logprob[places],
+            "surprisal": _surprisal(scored.logprob[places]),
+            "entropy": scored.entropy[places],
+        }
+        others = {name: values[places] for name, values in fields.items() if name not in NAMES}
+        yield {**columns, **others}
+
+
+def _summed_rows(
+    rows: Sequence[tuple[int, _Unit]],
+    text: str,
+    sums: Mapping[str, np.ndarray],
+    entropy: np.ndarray,
+) -> dict[str, Any]:
+    """Return the columns of words or regions: sums over their tokens."""
+    units = [unit for _, unit in rows]
+    columns: dict[str, Any] = {
+        "index": [index for index, _ in rows],
+        "text": [text[slice(*unit.span)] for unit in units],
+        "start": [unit.span[0] for unit in units],
+        "end": [unit.span[1] for unit in units],
+        "n_tokens": [len(unit.tokens) for unit in units],
+    }
+    for name, values in sums.items():
+        values = values.astype(np.float64)
+        columns[name] = np.array(
+            [values[unit.tokens].sum() if unit.tokens else math.nan for unit in units]
+        )
+    columns["surprisal"] = _surprisal(columns["logprob"])
+    columns["entropy"] = np.array(
+        [entropy[unit.tokens[0]] if unit.tokens else math.nan for unit in units], np.float32
+    )
+    for name in units[0].further:
+        columns[name] = [unit.further[name] for unit in units]
+    return columns
+
+
+def _surprisal(logprob: np.ndarray) -> np.ndarray:
+    """Return surprisals in bits; 0 is positive."""
+    surprisal: np.ndarray = bits(-logprob) + 0.0
+    return surprisal
+
+
+def _some_at_a_time(units: Iterable[_Unit]) -> Iterator[list[tuple[int, _Unit]]]:
+    rows: list[tuple[int, _Unit]] = []
+    for row in enumerate(units):
+        rows.append(row)
+        if len(rows) == AT_A_TIME:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
