@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from jaxscore.errors import UNPRINTABLE, one_line
+from jaxscore.report import terminal
 from jaxscore.report.document import Card, Document, Items, Rows, Section
 
 LONGEST = 400  # characters of a user's text
@@ -168,12 +169,12 @@ LEFT = slice(0)  # for `aligned`: no column leans right
 def aligned(rows: Sequence[Sequence[str]], right: slice = slice(1, None)) -> str:
     """Columns as wide as their widest cell, aligned left, or right if in `right`."""
     cells = [list(map(one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lean_right = range(len(widths))[right]
+    columns = terminal.widths(cells)
+    lean_right = range(len(columns))[right]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if k in lean_right else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+            terminal.padded(cell, width, to_right=k in lean_right)
+            for k, (cell, width) in enumerate(zip(row, columns, strict=True))
         ).rstrip()
         for row in cells
     )
