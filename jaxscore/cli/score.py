@@ -107,7 +107,7 @@ def table(
     """Yield the lines of a table of tokens, and of their total.
 
     Args:
-        record: of the text, with `rows` of tokens, `rank` and `top_k`.
+        record: the record of the text, with `rows` of tokens, `rank` and `top_k`.
         has_colours: shade tokens by their surprisal, and print the shaded text first.
     """
     rows = record["rows"]

@@ -4,6 +4,9 @@ import csv
 import io
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +17,7 @@ from pyarrow import parquet
 
 from tests.cli.conftest import QWEN
 from tests.cli.test_score import flags, records
+from tests.conftest import ROOT
 
 LINES = (
     {"id": "a", "context": "The cat", "continuation": ' sat, "on" the mat.', "condition": "x"},
@@ -272,3 +276,47 @@ def test_an_interrupted_run_leaves_no_table(place):
         process.kill()
     assert process.returncode == 130
     assert {path.name for path in folder.iterdir()} == {"in.jsonl", ".jaxscore"}
+
+
+PAGE = (ROOT / "jaxscore/systems/README.md").read_text(encoding="utf-8")
+
+
+def blocks(heading, language):
+    section = PAGE.partition(f"# {heading}\n")[2].partition("\n#")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+
+
+def test_the_example_of_the_page(run, tmp_path, monkeypatch):
+    [code] = blocks("A table of tokens, words or regions: `score --rows`", "sh")
+    line, command = code.splitlines()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text(shlex.split(line)[1], encoding="utf-8")
+    assert run(*shlex.split(command)[3:]).code == 0
+    rows = rows_of(tmp_path, "regions.csv")
+    assert [(row["item"], row["text"]) for row in rows] == [
+        ("1", " Sana"), ("1", " was born"), ("1", " in Merrow."),
+    ]  # fmt: skip
+
+
+def test_the_recipe_of_a_reading_time_study(run, tmp_path, monkeypatch):
+    """The commands on the table as Excel writes it, then the lines of pandas and, if present, R."""
+    pytest.importorskip("pandas")
+    heading = "A reading-time study, from Excel to R"
+    [table] = blocks(heading, "csv")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.csv").write_bytes(table.replace("\n", "\r\n").encode("utf-8-sig"))
+    [commands] = blocks(heading, "sh")
+    for command in commands.splitlines():
+        code, _, err = run(*shlex.split(command)[3:])
+        assert code == 0, err
+    names = {}
+    *setup, pivot, words, spillover = blocks(heading, "python")[0].rstrip().splitlines()
+    exec("\n".join([*setup, f"means = {pivot}", words, spillover]), names)
+    assert names["means"].columns.tolist() == ["full", "reduced"]
+    assert len(names["means"]) == 4
+    assert names["words"].previous.isna().sum() == 4
+    assert names["words"].groupby(["item", "condition"]).size().tolist() == [9, 7, 9, 7]
+    if shutil.which("Rscript"):
+        [code] = blocks(heading, "r")
+        out = subprocess.run(["Rscript", "-e", code], capture_output=True, text=True, check=True)
+        assert "condition index surprisal" in out.stdout

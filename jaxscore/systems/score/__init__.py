@@ -230,6 +230,9 @@ class Score(System):
         ifd, ifd_ppl                ratio of mean surprisals; of perplexities
         long_ppl, n_long            perplexity of the tokens that need the context
         n_both                      tokens scored after both
+      --rows token|word|region makes OUT a table of these with the item's other
+        columns, characters of the continuation and bits (surprisal); the items' sums
+        and means are in OUT.records.jsonl.
       With --api-base what a server does not return is null: token_ids, entropy,
       self_certainty and their means, and `greedy` of a server that lists nothing.
       Next to OUT are OUT.report.md and OUT.report.json, the numbers of all requests
