@@ -87,9 +87,9 @@ def run(args: argparse.Namespace) -> int:
             "MODEL is missing; --input takes all words after it, so give MODEL before it or by "
             "--model"
         )
-    for dest, (place, name) in PLACES.items():
+    for dest, (title, name) in PLACES.items():
         if getattr(args, dest) is None:
-            raise InputError(f"{place} is missing; give it by its place or by {name}")
+            raise InputError(f"{title} is missing; give it by its place or by {name}")
     output = args.output
     is_file = output is not None and (output.suffix == ".json" or streams.is_stream(output))
     if output is not None and not isinstance(output, Folder) and not is_file:
@@ -145,15 +145,15 @@ def _run_file(args: argparse.Namespace) -> int:
         return messages.close(args, report, [*paths, *pages, manifest], setup.scorer)
 
 
-def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:
+def _write(folder: Path, mode: str, args: argparse.Namespace, report: Report) -> list[Path]:
     ending = f"{model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
     data = "".join(json_parts(report.data() | {"questions": report.records}))
     texts = {
-        f"eval_report_{kind}{ending}.md": report.markdown(),
-        f"eval_results_{kind}{ending}.json": data,
+        f"eval_report_{mode}{ending}.md": report.markdown(),
+        f"eval_results_{mode}{ending}.json": data,
     }
     if args.html is None and not args.no_html:
-        texts[f"eval_report_{kind}{ending}.html"] = report.html()
+        texts[f"eval_report_{mode}{ending}.html"] = report.html()
     return write_new_files(folder, texts)
 
 

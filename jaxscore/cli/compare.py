@@ -47,14 +47,14 @@ class Flags:
 
 
 def run(args: argparse.Namespace) -> int:
-    given = [args.a, *args.others]
-    output = args.output or args.a.with_name(_name(*given))
-    inputs = [*given, *map(find_manifest, given)]
+    paths = [args.a, *args.others]
+    output = args.output or args.a.with_name(_name(*paths))
+    inputs = [*paths, *map(find_manifest, paths)]
     files = outputs.ReportFiles(args, *inputs, output=output, has_records=False)
     settings = Settings(**settings_flags.values(args, Settings), limit=args.limit)
     files_read = InputFiles(path for path in inputs if path is not None)
     with files.opened() as write:
-        compared = compare_all([*map(open_run, given)], settings, _about(given, files_read))
+        compared = compare_all([*map(open_run, paths)], settings, _about(paths, files_read))
         write(compared)
         files_read.check_unchanged()
     for line in summary_lines(compared):
@@ -71,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _about(given: Sequence[Path], files_read: InputFiles) -> dict[str, str | None]:
+def _about(paths: Sequence[Path], files_read: InputFiles) -> dict[str, str | None]:
     """Return the paths and digests of the files, for the report's settings."""
-    named = dict(zip(string.ascii_lowercase, given, strict=False))
+    named = dict(zip(string.ascii_lowercase, paths, strict=False))
     return {name: str(path) for name, path in named.items()} | {
         f"{name}_sha256": files_read.digest(path) for name, path in named.items()
     }

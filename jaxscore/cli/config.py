@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FLAG = "--config"
 PLAIN_TAGS = {  # of plain texts; others ask for objects of some program
-    f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp seq".split()
+    f"tag:yaml.org,2002:{tag}" for tag in "str int float bool null timestamp seq".split()
 }
 
 
@@ -97,7 +97,7 @@ class Config:
         if name is None and not where:
             raise InputError(f'{self._path}: no key "command", which says what to run')
         if not isinstance(name, str) or name not in NAMES:
-            raise InputError(f"{where}: {name!r} is no command; {_near(str(name), NAMES)}")
+            raise InputError(f"{where}: {name!r} is not a command; {_near(str(name), NAMES)}")
         if expected not in (None, name):
             raise InputError(f"{where}: the file is for {name}, not for {expected}")
         return name

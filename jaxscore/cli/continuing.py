@@ -30,9 +30,9 @@ class Earlier:
     """An output before the run.
 
     Attributes:
-        path: of the output.
+        path: the output.
         records: all that it has; none if the system does not continue outputs.
-        manifest: of the output, if it has records and one.
+        manifest: the output's manifest; None without records.
         is_complete: all records stay.
     """
 
@@ -71,7 +71,7 @@ def check_replaced(
     Raises:
         InputError: there is such an output, and no --force.
     """
-    is_checked = args.force or args.part.prefix or type(system).recall is not System.recall
+    is_checked = args.force or args.shard_run.prefix or type(system).recall is not System.recall
     if is_checked or model is None or is_stream(output) or not output.exists():
         return
     flags: Mapping[str, Any] = {}
@@ -102,7 +102,7 @@ def begin(
     Raises:
         InputError: the output cannot be continued, or its manifest describes another file.
     """
-    if type(system).recall is System.recall or args.part.ignores_output:
+    if type(system).recall is System.recall or args.shard_run.ignores_output:
         return Earlier(output)
     records = read_previous_output(output)
     if not records:

@@ -115,8 +115,8 @@ def _check(folder: Path) -> None:
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         if used and not (folder / MARK).is_file():
             raise InputError(
-                f"--output-dir {folder}: exists and is no folder of an earlier demo; give another "
-                "name"
+                f"--output-dir {folder}: exists and is not the folder of an earlier demo; give "
+                "another name"
             )
 
 
@@ -185,25 +185,25 @@ def _paths(commands: _Commands, folder: Path) -> Iterator[Row]:
     page = folder / "paths_report.md"
     means = _read(page.with_suffix(".json"))["summary"]
     here, against = (_percent(means[name]["mean"]) for name in ("retrieved", "baseline"))
-    what = "probability of the answer with its support path"
-    yield "paths", what, here, f"{against} without", str(page)
+    measured = "probability of the answer with its support path"
+    yield "paths", measured, here, f"{against} without", str(page)
 
 
 def _chronologic(commands: _Commands, folder: Path) -> Iterator[Row]:
-    place, questions = folder / "chronologic", folder / "inputs/chronologic.jsonl"
+    output, questions = folder / "chronologic", folder / "inputs/chronologic.jsonl"
     for mode in ("--full-eval", "--mcq"):
-        commands.run("chronologic", "demo", questions, mode, "--output-dir", place)
-    full, quiz = (_read(next(place.glob(f"eval_results_{m}_*.json"))) for m in ("full", "mcq"))
-    pages = (str(next(place.glob(f"eval_report_{m}_*.md"))) for m in ("full", "mcq"))
+        commands.run("chronologic", "demo", questions, mode, "--output-dir", output)
+    full, quiz = (_read(next(output.glob(f"eval_results_{m}_*.json"))) for m in ("full", "mcq"))
+    pages = (str(next(output.glob(f"eval_report_{m}_*.md"))) for m in ("full", "mcq"))
     scores = full["summary"]["overall"]
     here, against = (f"{scores[name]['mean']:.3f}" for name in ("brier", "uniform_brier"))
-    what = "Brier score of the answers, 0 is best"
-    yield "chronologic", what, here, f"{against} at equal probabilities", next(pages)
+    measured = "Brier score of the answers, 0 is best"
+    yield "chronologic", measured, here, f"{against} at equal probabilities", next(pages)
     truths = [item["truth"] for item in quiz["questions"] if "error" not in item]
     chance = sum(sum(truth) / len(truth) for truth in truths) / len(truths)
     here = _percent(quiz["summary"]["overall"]["accuracy"]["mean"])
-    what = "multiple choice, share of right letters"
-    yield "chronologic", what, here, f"{_percent(chance)} by chance", next(pages)
+    measured = "multiple choice, share of right letters"
+    yield "chronologic", measured, here, f"{_percent(chance)} by chance", next(pages)
 
 
 def _probsem(commands: _Commands, folder: Path) -> Iterator[Row]:
@@ -213,10 +213,10 @@ def _probsem(commands: _Commands, folder: Path) -> Iterator[Row]:
     page, data = (  # their names have the settings that change the numbers
         next(output.glob(f"demo_truth_demo*{end}")) for end in ("_report.md", "_results.json")
     )
-    found = _read(data)
-    chance = 1 / len(found["contexts"][0]["queries"])
-    here, what = _percent(found["accuracy"]["mean"]), "true or false, share of right queries"
-    yield "probsem", what, here, f"{_percent(chance)} by chance", str(page)
+    results = _read(data)
+    chance = 1 / len(results["contexts"][0]["queries"])
+    here, measured = _percent(results["accuracy"]["mean"]), "true or false, share of right queries"
+    yield "probsem", measured, here, f"{_percent(chance)} by chance", str(page)
 
 
 def _judge(commands: _Commands, folder: Path) -> Iterator[Row]:
@@ -234,7 +234,7 @@ def _self_certainty(commands: _Commands, folder: Path) -> Iterator[Row]:
     samples, scored = folder / "inputs/self_certainty.json", folder / "self_certainty.json"
     commands.run("self-certainty", "--input-file", samples, "--output-file", scored)
     n = len(_read(scored)[0]["output"])
-    for command, what, flags in (
+    for command, measured, flags in (
         ("select", f"most certain of {n}", ()),
         ("vote", f"Borda vote of {n}", ("--power", 0.5)),
     ):
@@ -242,11 +242,11 @@ def _self_certainty(commands: _Commands, folder: Path) -> Iterator[Row]:
         read = ("--input-file", scored, "--best-N", n, "--gold", "answer")
         commands.run(command, *read, *flags, "--output-file", output)
         page = output.with_name(f"{output.stem}_report.md")
-        found = _read(page.with_suffix(".json"))
-        shares = found["summary"]["accuracy"]
-        here = _percent(shares[found["chosen_by"]]["mean"])
+        results = _read(page.with_suffix(".json"))
+        shares = results["summary"]["accuracy"]
+        here = _percent(shares[results["chosen_by"]]["mean"])
         against = f"{_percent(shares['first sample']['mean'])} the first sample"
-        yield "self-certainty", f"{what}, share of right answers", here, against, str(page)
+        yield "self-certainty", f"{measured}, share of right answers", here, against, str(page)
 
 
 def _read(path: Path) -> Any:

@@ -25,8 +25,8 @@ def join_run(args: argparse.Namespace) -> Iterator[None]:
         InputError: the flags are inconsistent, or the other processes have other flags.
     """
     if not getattr(args, "distributed", False):
-        if given := [name for name in MEETING if getattr(args, name, None) is not None]:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        if unused := [name for name in MEETING if getattr(args, name, None) is not None]:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise InputError(f"{names}: only with --distributed; give it too, or leave them out")
         yield
         return
@@ -67,8 +67,8 @@ def _reserve_stdout() -> Iterator[None]:
         os.dup2(nowhere.fileno(), 1)
     encoding, errors = sys.stdout.encoding, sys.stdout.errors
     try:
-        ours = open(stdout, "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
-        with ours, contextlib.redirect_stdout(ours):
+        python_stdout = open(stdout, "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+        with python_stdout, contextlib.redirect_stdout(python_stdout):
             yield
     finally:
         os.dup2(stdout, 1)

@@ -73,7 +73,7 @@ class Setup:
         self.inputs = (*inputs, *self._files.values())
         if args.output is not None:
             outputs.check_outputs([args.output], *self.inputs)  # before one of them is read
-            if not args.part.prefix:  # a shard has the name of its input
+            if not args.shard_run.prefix:  # a shard has the name of its input
                 outputs.check_ending(args.output, () if system.layout else (".jsonl", *TABLE_FORMS))
         self.files_read = InputFiles(self.inputs)
         self.settings: Any = with_examples(
@@ -98,7 +98,7 @@ class Setup:
         if needs and self._endpoint is None:
             generates, name = "generates" in needs, str(model or args.model)
             self.scorer = model_flags.load_scorer(args, name, *files, generates=generates)
-            args.part.check_dtype(self.scorer)
+            args.shard_run.check_dtype(self.scorer)
         return self._endpoint or self.scorer
 
     def made(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Setup:
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, score and write; nothing is left behind if the input is unusable."""
     # Over 60 lines: the order of these steps is what a killed or repeated run relies on.
-    beside = args.part.beside
+    beside = args.shard_run.beside
     setup = Setup(system, args, args.input, *([] if beside is None else [beside]))
     settings, files_read = setup.settings, setup.files_read
     renamed = settings_flags.parse_columns(args.column, item_fields(system))
@@ -125,11 +125,11 @@ def run(system: System, args: argparse.Namespace) -> int:
             args.input,
             settings,
             columns=renamed,
-            prefix=args.part.prefix,
+            prefix=args.shard_run.prefix,
             limit=args.limit,
         )
     except NoItems:
-        if not args.part.prefix:
+        if not args.shard_run.prefix:
             raise
         return _finish_empty(system, args, setup)
     output = _output(system, args, items, settings)
@@ -177,7 +177,7 @@ def run(system: System, args: argparse.Namespace) -> int:
             facts = Facts.from_json(known[FACTS])
             report = dataclasses.replace(report, facts=facts, vocabulary=known["vocabulary"])
         if not is_direct:
-            columns = columns_of(system, settings, has_text_ids=bool(args.part.prefix))
+            columns = columns_of(system, settings, has_text_ids=bool(args.shard_run.prefix))
             replaced = {field: name for field, name in renamed.items() if field != name}
             write_records(file, kept, report, columns, args.input, metadata, replaced)
         write_reports(report)
@@ -291,9 +291,13 @@ def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str
     return table_columns(system, settings) | ids
 
 
-def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:
+def table_metadata(description: Mapping[str, Any]) -> dict[str, str]:
     """Return the metadata that the schema of a Parquet file has about the records."""
-    facts = {"version": VERSION, "system": made["command"], "made_sha256": digest(made)}
+    facts = {
+        "version": VERSION,
+        "system": description["command"],
+        "made_sha256": digest(description),
+    }
     return {METADATA: json.dumps(facts)}
 
 
@@ -332,8 +336,8 @@ def write_records(
 def input_facts(args: argparse.Namespace, files_read: InputFiles) -> dict[str, Any]:
     """Return the fields of a manifest about the input."""
     facts: dict[str, Any] = {"input_sha256": files_read.digest(args.input)}
-    if args.part.identity is not None:
-        facts["input_identity"] = dict(args.part.identity)
+    if args.shard_run.identity is not None:
+        facts["input_identity"] = dict(args.shard_run.identity)
         if remote.address_of(args.input) is None:
             facts["input_path"] = os.path.realpath(args.input)
     return facts

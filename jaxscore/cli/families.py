@@ -30,8 +30,8 @@ without --model, on stdout:
 
 with --model, a folder with config.json, or config.json alone:
   family, text model of a wrapper, stored type of the weights
-  each attribute that the family reads: its value, and whether it stands in the
-    file, is a default, or is derived from others
+  each attribute that the family reads: its value, and whether that is from the
+    file, a default, or derived from others
   names, types and shapes of all tensors are checked where weights are there;
     no value of a weight is read, and nothing is computed
   where it does not load, the messages that loading gives
@@ -75,27 +75,27 @@ def _list(args: argparse.Namespace) -> int:
     from jaxscore.models.weights.gguf import architectures
 
     in_gguf = sorted(architectures.ARCHITECTURES)
-    known = list(covered())
+    covered_types = list(covered())
     if args.json:
         refused = [
             {"model_type": name, "kind": entry.kind.name, "why": reason(name, entry)}
             for name, entry in sorted(REFUSED.items())
         ]
         listed = {
-            "covered": [entry._asdict() for entry in known],
+            "covered": [entry._asdict() for entry in covered_types],
             "refused": refused,
             "gguf": {"read": in_gguf, "refused": dict(sorted(architectures.REFUSED.items()))},
         }
         print(json_text(listed), end="")
         return 0
     rows = [("model_type", "runs", "text", "since", "transformers")]
-    for entry in known:
+    for entry in covered_types:
         runs, texts, lines = map(", ".join, (entry.implementations, entry.texts, entry.lines))
         rows.append((entry.model_type, runs, texts, entry.since, lines))
     print("covered\n" + aligned(rows, LEFT))
-    for kind in dict.fromkeys(entry.kind for entry in REFUSED.values()):
-        entries = {name: entry for name, entry in sorted(REFUSED.items()) if entry.kind is kind}
-        print("\n" + textwrap.fill(f"refused, {kind.name}: {kind.instead}", WIDTH))
+    for refusal in dict.fromkeys(entry.kind for entry in REFUSED.values()):
+        entries = {name: entry for name, entry in sorted(REFUSED.items()) if entry.kind is refusal}
+        print("\n" + textwrap.fill(f"refused, {refusal.name}: {refusal.instead}", WIDTH))
         if any(entry.layers for entry in entries.values()):
             cells = [(name, entry.layers, entry.text or "") for name, entry in entries.items()]
             print(aligned([("model_type", "layers", "text"), *cells], LEFT))
@@ -104,35 +104,35 @@ def _list(args: argparse.Namespace) -> int:
     print("\nread from GGUF files")
     print(textwrap.fill(", ".join(in_gguf), WIDTH, break_on_hyphens=False))
     print()
-    done = f"{len(known)} model types covered, {len(REFUSED)} known and refused"
+    done = f"{len(covered_types)} model types covered, {len(REFUSED)} known and refused"
     return messages.print_closing_block(done=done)
 
 
 def _inspect(args: argparse.Namespace, source: Path) -> int:
     from jaxscore.models.inspect_checkpoint import inspect_checkpoint
 
-    found = inspect_checkpoint(source, args.model_impl, args.accept_config)
+    description = inspect_checkpoint(source, args.model_impl, args.accept_config)
     if args.json:
-        print(json_text(found), end="")
+        print(json_text(description), end="")
     else:
-        family = f", family {found.family}" if found.family else ""
-        text = f", a wrapper; its text is {found.text}" if found.text else ""
-        facts = [("config", found.config), ("model_type", found.model_type + text)]
-        if found.refused and not family:
+        family = f", family {description.family}" if description.family else ""
+        text = f", a wrapper; its text is {description.text}" if description.text else ""
+        facts = [("config", description.config), ("model_type", description.model_type + text)]
+        if description.refused and not family:
             facts.append(("covered", "no"))
         else:
-            verb = "read as" if found.refused else "runs as"
-            facts.append((verb, found.implementation + family))
-        facts += [("accepted", ", ".join(found.accepted))] if found.accepted else []
-        facts += [("stored as", found.stored)] if found.stored else []
-        facts += [("weights", found.weights)]
+            verb = "read as" if description.refused else "runs as"
+            facts.append((verb, description.implementation + family))
+        facts += [("accepted", ", ".join(description.accepted))] if description.accepted else []
+        facts += [("stored as", description.stored)] if description.stored else []
+        facts += [("weights", description.weights)]
         print(aligned(facts, LEFT))
-        if found.attributes:
-            rows = [(a.name, _format_value(a.value), a.origin) for a in found.attributes]
+        if description.attributes:
+            rows = [(a.name, _format_value(a.value), a.origin) for a in description.attributes]
             print("\n" + aligned([("attribute", "value", "from"), *rows], LEFT))
         print()
-    if found.refused:
-        raise InputError("\nalso: ".join(found.refused))
+    if description.refused:
+        raise InputError("\nalso: ".join(description.refused))
     if args.json:
         return 0
     return messages.print_closing_block(done="1 model looked at", results=["it would load"])

@@ -89,7 +89,7 @@ def opened_table(
 
     def batches() -> Iterator[Any]:
         for shard in shards:
-            with verified(shard) as path, open_batches(path) as (schema, own):
+            with verified(shard) as path, open_batches(path) as (schema, shard_batches):
                 if state["writer"] is None:
                     if without is not None:
                         metadata = dict(schema.metadata or {})
@@ -98,9 +98,9 @@ def opened_table(
                     state.update(schema=schema, waiting=schema.empty_table())
                     state["writer"] = parquet.ParquetWriter(file, schema)
                 elif not schema.equals(state["schema"]):
-                    found, expected = _difference(schema, state["schema"])
-                    raise other_columns(shard, found, shards[0], expected)
-                yield from own
+                    difference, expected = _difference(schema, state["schema"])
+                    raise other_columns(shard, difference, shards[0], expected)
+                yield from shard_batches
 
     def write(table: Any) -> None:
         waiting = concat_tables([state["waiting"], table.cast(state["waiting"].schema)])
@@ -121,8 +121,10 @@ def opened_table(
 def are_made_alike(shards: Sequence[Finished]) -> bool:
     """Return True if all manifests have the facts whose digest is in a Parquet schema."""
     facts = [(each.manifest.get(MADE), each.manifest.get("versions")) for each in shards]
-    made = [(made, (versions or {}).get("jaxscore")) for made, versions in facts]
-    return all(one == made[0] for one in made)
+    descriptions = [
+        (descriptions, (versions or {}).get("jaxscore")) for descriptions, versions in facts
+    ]
+    return all(description == descriptions[0] for description in descriptions)
 
 
 def merge_rows(file: TextIO, shards: Sequence[Finished]) -> None:
@@ -186,21 +188,22 @@ def _merge_parquet_rows(file: TextIO, shards: Sequence[Finished]) -> None:
 
 
 def _difference(schema: Any, first: Any) -> tuple[str, str]:
-    """The fields in which two schemas of Arrow differ, as text; all names if only their order."""
-    found, expected = (
-        {field.name: f"{field.name}: {field.type}" for field in one} for one in (schema, first)
+    """Describe the fields in which two Arrow schemas differ; all names if only their order does."""
+    fields, first_fields = (
+        {field.name: f"{field.name}: {field.type}" for field in each} for each in (schema, first)
     )
-    names = [name for name in found | expected if found.get(name) != expected.get(name)]
+    names = [name for name in fields | first_fields if fields.get(name) != first_fields.get(name)]
     if not names:
-        return ", ".join(found), ", ".join(expected)
+        return ", ".join(fields), ", ".join(first_fields)
     return tuple(  # type: ignore[return-value]
-        ", ".join(fields.get(name, f"no {name}") for name in names) for fields in (found, expected)
+        ", ".join(fields.get(name, f"no {name}") for name in names)
+        for fields in (fields, first_fields)
     )
 
 
-def other_columns(shard: Finished, found: str, first: Finished, expected: str) -> InputError:
+def other_columns(shard: Finished, columns: str, first: Finished, expected: str) -> InputError:
     return InputError(
-        f"{remote.displayed(shard.output)}: found columns {found}, expected those of "
+        f"{remote.displayed(shard.output)}: found columns {columns}, expected those of "
         f"{remote.displayed(first.output)}, {expected}; give the input of {shard.name} the columns "
         "and types of the others, and score it again"
     )

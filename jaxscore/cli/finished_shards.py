@@ -37,8 +37,8 @@ def is_finished(
     if manifest is None:
         return False
     why: str | None = "of an earlier version of jaxscore"
-    if (found := manifest.get(MADE)) is not None:
-        differs = difference(args, found)
+    if (stored := manifest.get(MADE)) is not None:
+        differs = difference(args, stored)
         why = differs and f"with {differs.name} {differs.before}, this one has {differs.now}"
     if why is not None:
         raise InputError(
@@ -70,7 +70,7 @@ def is_finished(
         facts = f"{_facts(before)}, now {_facts(now)}"
         why = f"{source} has changed since {written} was written ({facts})"
     else:
-        why = f"{source} has no version (ETag or time), and may differ from that of {written}"
+        why = f"{source} lacks a version (ETag or time), and may differ from that of {written}"
     messages.remark(args, f"{why}: scored again")
     return False
 

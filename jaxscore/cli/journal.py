@@ -18,7 +18,7 @@ Show what a journal holds, or drop the rows of models that are no longer needed.
 
 A journal keeps finished scores, and texts that a model has written. With it an
 interrupted run continues, and another run over the same texts does not compute
-them again. It lies in .jaxscore beside the output: FILE is the output, its
+them again. It is in .jaxscore next to the output: FILE is the output, its
 folder or the journal itself. Rows are kept apart by model, dtype and
 implementation; the bytes of a model's files identify it, not its name.
 
@@ -53,18 +53,18 @@ class Flags:
 
 def run(args: argparse.Namespace) -> int:
     if (args.path is None) == (args.input is None):
-        found = "missing" if args.path is None else f"{args.path} by its place already"
-        raise InputError(f"FILE is {found}; give it once, by its place or by --input")
-    given: Path = args.path or args.input
+        state = "missing" if args.path is None else f"{args.path} by its place already"
+        raise InputError(f"FILE is {state}; give it once, by its place or by --input")
+    named: Path = args.path or args.input
     if args.keep is not None and args.action != "prune":
         raise InputError(
             f"--keep {args.keep}: `journal {args.action}` drops nothing; leave --keep out, or use "
-            f"`journal prune {given} --keep {args.keep}`"
+            f"`journal prune {named} --keep {args.keep}`"
         )
     keep = 1 if args.keep is None else args.keep
     if keep < 0:
         raise InputError(f"--keep {keep}: expected the number of models to keep, 0 or more")
-    path = files.find_journal(given)
+    path = files.find_journal(named)
     if args.action == "info":
         n_models = _print_contents(path)
         return messages.print_closing_block(done=f"{_count(n_models)} listed")

@@ -120,16 +120,16 @@ def run(args: argparse.Namespace) -> int:
         chosen["opponent"] = experiment_folder.load(args.opponent_folder, args.split)
     settings = system.settings(**chosen)
     is_local = args.llm is not None
-    kind = settings.kind(is_local=is_local) if isinstance(settings, judge.Settings) else "bem"
+    form = settings.kind(is_local=is_local) if isinstance(settings, judge.Settings) else "bem"
     if is_of_files:
-        _warn_unused_flags(args, kind)
+        _warn_unused_flags(args, form)
         args.command, args.run_file = system.name, functools.partial(execute.run, system)
         args.limit, args.model = args.sample, _model(args)
         args.load_source = None if is_local else _other_source
         return shards.run(args)
-    settings = dataclasses.replace(settings, metric=_metric(args, kind))
-    _warn_unused_flags(args, kind)
-    judged = JudgeRun(args, system, settings, kind, _model(args), _server(args))
+    settings = dataclasses.replace(settings, metric=_metric(args, form))
+    _warn_unused_flags(args, form)
+    judged = JudgeRun(args, system, settings, form, _model(args), _server(args))
     judged.find_work()
     scorer = None
     if judged.work:
@@ -197,20 +197,20 @@ def _check(args: argparse.Namespace) -> None:
             raise InputError(why)
 
 
-def _warn_unused_flags(args: argparse.Namespace, kind: str) -> None:
-    """Remark on flags that were given and have no effect on this kind of judge."""
+def _warn_unused_flags(args: argparse.Namespace, form: str) -> None:
+    """Warn of flags that have no effect on this form of judge."""
     is_local, is_bem, is_server = args.llm is not None, args.bem is not None, _server(args)
     if is_bem:
         names = [name for name in model_flags.UNUSED if name not in ("device", "dtype")]
-        why = "the classifier runs on one device, in batches of its own, and keeps no journal"
+        why = "the classifier runs on one device, in its own batches, and keeps no journal"
         model_flags.ModelSpec.of(args, model="").warn_unused(names, why)
     elif not is_local:
         model_flags.ModelSpec.of(args, model="").warn_unused(
             model_flags.UNUSED, "the server computes"
         )
     prompt = None if args.llm_prompt == "default_qa" else args.llm_prompt
-    reads = kind in judge.READS_PROBABILITIES
-    for name, given, is_used, where in (
+    reads = form in judge.READS_PROBABILITIES
+    for name, value, is_used, where in (
         ("--llm-batch-size", args.llm_batch_size, is_server, "with --llm-ollama and --gpt"),
         ("--ollama-url", args.ollama_url, args.llm_ollama, "with --llm-ollama"),
         ("--api-base", args.api_base, args.gpt, "with --gpt"),
@@ -219,12 +219,12 @@ def _warn_unused_flags(args: argparse.Namespace, kind: str) -> None:
         ("--revision", args.revision, is_local or is_bem, "with --llm and --bem"),
         ("--llm-prompt", prompt, not is_bem, "with a language model"),
     ):
-        if given is not None and not is_used:
+        if value is not None and not is_used:
             remark(args, f"{name}: of no effect, it is used {where}")
 
 
-def _metric(args: argparse.Namespace, kind: str) -> str:
-    """The metric's name, without the endings of a comparison.
+def _metric(args: argparse.Namespace, form: str) -> str:
+    """Return the metric's name, without the endings of a comparison.
 
     Raises:
         InputError: it is the name of a field, or its report would be named like a manifest.
@@ -242,7 +242,7 @@ def _metric(args: argparse.Namespace, kind: str) -> str:
         name += f"_{short if model else Path(short).name or Path(short).resolve().name}"
     if args.opponent_name is not None:
         name += f"_VS_{args.opponent_name}"
-    elif kind in judge.READS_PROBABILITIES:
+    elif form in judge.READS_PROBABILITIES:
         name += "_logits"
     if args.sample is not None:
         name += f"_{args.sample}"
@@ -257,7 +257,7 @@ def _metric(args: argparse.Namespace, kind: str) -> str:
 
 
 def _model(args: argparse.Namespace) -> str:
-    """The name of the model that judges."""
+    """Return the name of the model that judges."""
     if args.llm is not None:
         return args.llm[0] if args.llm else DEFAULT_MODEL
     name: str = args.bem or args.gpt or args.llm_ollama[0]
@@ -265,7 +265,7 @@ def _model(args: argparse.Namespace) -> str:
 
 
 def _server(args: argparse.Namespace) -> str | None:
-    """The URL of --gpt or --llm-ollama; None for a model that runs here."""
+    """Return the URL of --gpt or --llm-ollama; None for a model that runs here."""
     if args.gpt is not None:
         return args.api_base or OPENAI_URL
     if args.llm_ollama is not None:
@@ -274,16 +274,16 @@ def _server(args: argparse.Namespace) -> str | None:
 
 
 def _scorer(args: argparse.Namespace, judged: JudgeRun) -> "Scorer | None":
-    """The local model that judges, or None."""
+    """Load the local model that judges, or return None."""
     written = [path for output in judged.work for path in judged.files(output)]
     if args.llm is None:
         return None
-    place = args.folder or args.experiments_folder
-    return model_flags.load_scorer(args, _model(args), place, *written)
+    folder = args.folder or args.experiments_folder
+    return model_flags.load_scorer(args, _model(args), folder, *written)
 
 
 def _other_source(args: argparse.Namespace) -> Any:
-    """The classifier or endpoint that judges."""
+    """Load the classifier or the endpoint that judges."""
     if args.bem is not None:
         resolve(args.bem, args.revision)  # a missing one is refused before JAX loads
         from jaxscore.engine.devices import use_compilation_cache, use_device

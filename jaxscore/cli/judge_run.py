@@ -30,7 +30,7 @@ NONE_READ = "no answer names exactly one label, so the mean is null"
 
 
 class JudgeRun:
-    """The folders of a run, and what was found in them.
+    """The folders of a run and their results.
 
     Attributes:
         work: experiments that lack the metric and have a record to judge, see `find_work`.
@@ -41,20 +41,20 @@ class JudgeRun:
         args: argparse.Namespace,
         system: judge.JudgeSystem,
         settings: judge.Settings | bem.Settings,
-        kind: str,
+        form: str,
         model: str,
         server: str | None,
     ) -> None:
         """Nothing is read yet.
 
         Args:
-            kind: how the scores come about, see `records`.
+            kind: the form of the judge, see `judge.Settings.kind`.
             server: URL of the model, or None if it runs here.
         """
         self._args, self._system, self._settings = args, system, settings
-        self._kind, self._model, self._server = kind, model, server
+        self._kind, self._model, self._server = form, model, server
         self._metric = settings.metric
-        self._names = pairwise.metric_names(settings.metric, kind)
+        self._names = pairwise.metric_names(settings.metric, form)
         self.work: list[Experiment] = []
         self._n_skipped = 0
         self._failures: list[tuple[str, str]] = []
@@ -84,7 +84,7 @@ class JudgeRun:
                 self.work.append(output)
             else:
                 entries = self._system.entries(output)
-                self._failures += [(one.name, one.error) for one in entries if one.error]
+                self._failures += [(entry.name, entry.error) for entry in entries if entry.error]
                 self._failures.append((str(output.path), "no record is left to judge"))
 
         self._failures += results.each(self._args, look)
@@ -95,7 +95,7 @@ class JudgeRun:
             )
 
     def _expected(self, output: Experiment) -> list[Record]:
-        """Fields `pairwise.JUDGED` of the records that are judged."""
+        """Return the fields `pairwise.JUDGED` of the records that are judged."""
         settings, entries = self._settings, self._system.entries(output)
         items = {k: entry.item for k, entry in enumerate(entries) if entry.error is None}
         if not isinstance(settings, judge.Settings) or settings.read_opponent is None:
@@ -114,7 +114,7 @@ class JudgeRun:
         ]
 
     def _differences(self, output: Experiment, expected: list[Record]) -> list[str] | None:
-        """How a folder's metric was made otherwise; None if this run has to compute it."""
+        """Return how a folder's metric was made otherwise; None if this run has to compute it."""
         path = output.metrics_path
         values = experiment_folder.read_metrics(path)
         if self._args.force:
@@ -136,10 +136,10 @@ class JudgeRun:
             **self._reading,
             **_expected_settings(self._args, self._settings, self._model, self._server, stored),
         }
-        found = pairwise.differences(stored, settings, expected)
-        if not found:
+        differences = pairwise.differences(stored, settings, expected)
+        if not differences:
             remark(self._args, f"{existing}; --force judges it again")
-        return found
+        return differences
 
     def _report_paths(self, output: Experiment) -> tuple[Path, Path]:
         """Markdown and JSON of the metric's report."""
@@ -193,14 +193,14 @@ class JudgeRun:
 
     @property
     def _reading(self) -> dict[str, Any]:
-        """The rules by which answers become scores, by their names in a report."""
+        """Return the rules by which answers become scores, by their names in a report."""
         out: dict[str, Any] = {"read_as": self._kind}
         if isinstance(self._settings, judge.Settings) and self._kind in ("text", "pairwise"):
             out["label_match"] = self._settings.question.label_match
         return out
 
     def _about(self, output: Experiment) -> dict[str, Any]:
-        """What a report's settings have beside the model's and the system's own."""
+        """Return the settings of a report that are neither the model's nor the system's."""
         args, settings = self._args, self._settings
         out = self._reading
         if isinstance(settings, judge.Settings) and self._kind in ("text", "pairwise"):
@@ -228,9 +228,9 @@ class JudgeRun:
             if browser:
                 browser.write(report.html())
             scores = {
-                one["index"]: one["score"]
-                for one in judged(report.records)
-                if one["score"] is not None
+                record["index"]: record["score"]
+                for record in judged(report.records)
+                if record["score"] is not None
             }
             output.save({self._metric: scores}, metric_means(self._metric, report.found.details))
         facts = {
@@ -242,7 +242,7 @@ class JudgeRun:
         return outputs.write_own_manifest(self._args, page_path, facts, [data_path])
 
     def _print_result(self, output: Experiment, report: Report) -> None:
-        """Print a folder's result, its remarks, and add its failures."""
+        """Print a folder's result and warnings, and add its failures."""
         separator = ": " if self._kind == "pairwise" else " "
         line = f"{output.folder}: {self._metric}{separator}{report.headline}"
         print(one_line(f"{line}; report {self._report_paths(output)[0].name}"))
@@ -251,7 +251,7 @@ class JudgeRun:
         names = [entry.name for entry in self._system.entries(output)]
         failed = (record for record in report.records if "error" in record)
         self._failures += [(names[record["index"]], record["error"]) for record in failed]
-        has_answers = any(one["known"] is not None for one in judged(report.records))
+        has_answers = any(record["known"] is not None for record in judged(report.records))
         if self._kind == "text" and not report.found.details["summary"]["n"] and has_answers:
             self._failures.append((str(output.folder), NONE_READ))
 
@@ -305,7 +305,7 @@ def _expected_settings(
 
 
 def _results(metric: str, reports: Sequence[tuple[Path, Report]]) -> list[str]:
-    """The number of one folder, or the range of several, and their noise."""
+    """Return the number of one folder, or the range of several, and their noise."""
     noise = [
         (folder, line)
         for folder, report in reports
@@ -317,11 +317,11 @@ def _results(metric: str, reports: Sequence[tuple[Path, Report]]) -> list[str]:
         [(_, report)] = reports
         return [f"{metric}: {report.headline}", *(line for _, line in noise)]
     means = [report.found.details["summary"].get("mean") for _, report in reports]
-    known = [mean for mean in means if mean is not None]
-    if not known:
+    present = [mean for mean in means if mean is not None]
+    if not present:
         return [f"{metric}: no record was judged"] if reports else []
     return [
-        f"{metric}: means from {min(known):.5f} to {max(known):.5f} over "
-        f"{counted(len(known), 'folders')}",
+        f"{metric}: means from {min(present):.5f} to {max(present):.5f} over "
+        f"{counted(len(present), 'folders')}",
         *(f"{folder}: {line}" for folder, line in noise),
     ]

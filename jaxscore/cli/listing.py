@@ -44,11 +44,11 @@ GROUPS = {
 PASSED_ON = ("lm-eval",)  # commands whose words another program reads
 NAMES = tuple(name for group in GROUPS.values() for name in group if name not in PASSED_ON)
 
-# Every command takes these flags. One that has no use for a flag refuses it, so that no flag is
+# Every command takes these flags. One that does not use a flag refuses it, so that no flag is
 # silently ignored.
 COMMON_FLAGS = ("--model", "--input", "--output", "--limit")
 _NO_MODEL = "no model runs here"
-_OWN_INPUTS = "the demo runs on inputs of its own"
+_OWN_INPUTS = "the demo has its own inputs"
 _CONFIDENCES = {
     "--model": f"{_NO_MODEL}; the input holds the confidences, which self-certainty --model writes"
 }
@@ -87,7 +87,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
     "report": {
         "--model": f"{_NO_MODEL}; the output has its numbers",
         "--input": "the output is given as it is: report OUT",
-        "--output": "the report lies beside the output; --html names the page",
+        "--output": "the report is next to the output; --html names the page",
         "--limit": "all records are in the report; leave it out",
     },
     "compare": {
@@ -137,17 +137,17 @@ requests share is computed once.
 
 
 def page() -> str:
-    """The list of commands for `--help`."""
+    """Return the list of commands for `--help`."""
     blocks = [DESCRIPTION]
     width = max(map(len, [*NAMES, *PASSED_ON]))
     for title, group in GROUPS.items():
-        lines = [f"  {name:{width}}  {what}\n" for name, what in group.items()]
+        lines = [f"  {name:{width}}  {summary}\n" for name, summary in group.items()]
         blocks.append("".join([f"{title}:\n", *lines]))
     return "\n".join(blocks)
 
 
 def completion(shell: str) -> str:
-    """A script that completes commands and flags in a shell.
+    """Return a script that completes commands and flags in a shell.
 
     Args:
         shell: one that shtab knows.
@@ -165,25 +165,27 @@ def completion(shell: str) -> str:
         raise InputError(str(problem)) from None
     from jaxscore.cli import app  # deferred: it imports this module
 
-    whole = argparse.ArgumentParser("jaxscore", add_help=False)
-    commands = whole.add_subparsers()
-    helps = {name: what for group in GROUPS.values() for name, what in group.items()}
+    parser = argparse.ArgumentParser("jaxscore", add_help=False)
+    commands = parser.add_subparsers()
+    helps = {name: summary for group in GROUPS.values() for name, summary in group.items()}
     for name in NAMES:
-        parser = commands.add_parser(name, help=helps[name])
+        command_parser = commands.add_parser(name, help=helps[name])
         for option in app.command(name).options:
             about: Any = {"choices": option.type.choices or None}
             if option.words == SWITCH:
                 about = {"action": "store_true"}
             names = option.names or (option.dest,)
-            action = parser.add_argument(*names, help=option.help.replace("%", "%%"), **about)
+            action = command_parser.add_argument(
+                *names, help=option.help.replace("%", "%%"), **about
+            )
             if option.type.base is Path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    return str(shtab.complete(whole, shell))
+    return str(shtab.complete(parser, shell))
 
 
 def passed_on(name: str, words: Sequence[str]) -> argparse.Namespace:
     """Parse the words of a command of `PASSED_ON`, which another program reads."""
     module = importlib.import_module(f"jaxscore.cli.{name.replace('-', '_')}")
-    found: argparse.Namespace = module.words(words)
-    found.command = name
-    return found
+    args: argparse.Namespace = module.words(words)
+    args.command = name
+    return args

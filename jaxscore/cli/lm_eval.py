@@ -58,8 +58,8 @@ def _check_arguments(arguments: Sequence[str]) -> None:
     Raises:
         InputError: naming the address or the folder.
     """
-    for place in _values(arguments, PLACES):
-        check_local(place)
+    for path in _values(arguments, PLACES):
+        check_local(path)
     for word in arguments:
         for setting in word.removeprefix("--model_args=").split(","):
             name, _, model = setting.partition("=")
@@ -112,7 +112,7 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _of_their_checks(problem: BaseException) -> bool:
-    """Whether lm-evaluation-harness raised it while checking input, such as a task's name."""
+    """Return True if lm-evaluation-harness raised it while checking input, such as a task name."""
     at = problem.__traceback__
     assert at is not None  # it was raised
     while at.tb_next is not None:
@@ -122,7 +122,7 @@ def _of_their_checks(problem: BaseException) -> bool:
 
 
 def with_model(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with `--model jaxscore` if a run names no model."""
+    """Return the arguments, with `--model jaxscore` if a run names no model."""
     out = list(arguments)
     flags = {word.partition("=")[0] for word in out}
     runs = bool(out) and out != ["run"] and out[0] not in OWN
@@ -133,9 +133,9 @@ def with_model(arguments: Sequence[str]) -> list[str]:
 
 
 def _config_names_one(arguments: Sequence[str]) -> bool:
-    """Whether the first existing file of `--config` names a model."""
+    """Return True if the first existing file of `--config` names a model."""
     for path in map(Path, _values(arguments, ("--config", "-C"))):
         if path.is_file():
-            found = read_yaml(path)
-            return isinstance(found, dict) and found.get("model") is not None
+            config = read_yaml(path)
+            return isinstance(config, dict) and config.get("model") is not None
     return False

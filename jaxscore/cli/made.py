@@ -49,15 +49,15 @@ def made_of(
         about = dict(scorer.about)
         weights = {"model": about.pop("model"), "reference": about.pop("reference_model", None)}
         out["weights"] = {flag: digest for flag, digest in weights.items() if digest is not None}
-        out |= {"name": args.part.model, "tokenizer": args.part.tokenizer}
+        out |= {"name": args.shard_run.model, "tokenizer": args.shard_run.tokenizer}
         loaded = {k: v for k, v in about.items() if k not in OF_THE_DEVICE}
         out["loaded"] = json.loads(json.dumps(loaded, default=str))
     return out
 
 
-def digest(made: Mapping[str, Any]) -> str:
-    """SHA-256 of a description: the same of all shards of a run."""
-    return hashlib.sha256(json.dumps(made, sort_keys=True, default=str).encode()).hexdigest()
+def digest(description: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a description, equal for all shards of a run."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class Mismatch(NamedTuple):
@@ -94,7 +94,7 @@ def mismatch(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mismatch | No
 
     A fact that one of them lacks, since no model was loaded, is not a difference.
     """
-    for part, title in (
+    for field, title in (
         ("command", "command"),
         ("flags", "--{}"),
         ("files", "content of --{}"),
@@ -104,39 +104,39 @@ def mismatch(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mismatch | No
         ("tokenizer", "tokenizer, chat template or generation_config.json"),
         ("loaded", "{}"),
     ):
-        a, b = before.get(part), now.get(part)
-        if part in OF_THE_MODEL and (a is None or b is None):
+        a, b = before.get(field), now.get(field)
+        if field in OF_THE_MODEL and (a is None or b is None):
             continue
         if not (isinstance(a, dict) and isinstance(b, dict)):
             a, b = {"": a}, {"": b}
         for name in sorted(a.keys() | b.keys()):
             if a.get(name) != b.get(name):
-                named = title.format(name if part == "loaded" else name.replace("_", "-"))
+                named = title.format(name if field == "loaded" else name.replace("_", "-"))
                 return Mismatch(named, str(a.get(name))[:SHOWN], str(b.get(name))[:SHOWN])
     return None
 
 
 def _weights(args: argparse.Namespace, flag: str, name: str | None) -> str | None:
-    """Digest of the weights that a flag names, computed once for all shards."""
+    """Return the digest of the weights that a flag names, computed once for all shards."""
     if name is None:
         return None
-    known = args.__dict__.setdefault("fingerprints", {})
-    if (flag, name) not in known:
+    digests = args.__dict__.setdefault("fingerprints", {})
+    if (flag, name) not in digests:
         from jaxscore.models.weights import fingerprint
 
         prefix = "" if flag == "model" else f"{flag}_"
         folder = resolve(name, getattr(args, f"{prefix}revision", None))
         adapter = getattr(args, f"{prefix}lora", None)
-        known[flag, name] = str(fingerprint.fingerprint(folder, adapter))
-    return str(known[flag, name])
+        digests[flag, name] = str(fingerprint.fingerprint(folder, adapter))
+    return str(digests[flag, name])
 
 
 def _tokenizer(args: argparse.Namespace, name: str) -> str | None:
-    """Digest of a model's tokenizer files, computed once for all shards."""
-    known = args.__dict__.setdefault("fingerprints", {})
-    if ("tokenizer", name) not in known:
+    """Return the digest of a model's tokenizer files, computed once for all shards."""
+    digests = args.__dict__.setdefault("fingerprints", {})
+    if ("tokenizer", name) not in digests:
         from jaxscore.text import tokenizer_files
 
-        known["tokenizer", name] = tokenizer_files.digest(resolve(name, args.revision))
-    found: str | None = known["tokenizer", name]
-    return found
+        digests["tokenizer", name] = tokenizer_files.digest(resolve(name, args.revision))
+    digest_of_files: str | None = digests["tokenizer", name]
+    return digest_of_files

@@ -98,13 +98,13 @@ def _code(args: argparse.Namespace) -> int:
 
 
 def _outputs(args: argparse.Namespace) -> list[Path]:
-    """Values of the flags that may name a stream."""
+    """Return the values of the flags that may name a stream."""
     paths = [getattr(args, name, None) for name in OUTPUTS]
     return [path for path in paths if isinstance(path, Path)]
 
 
 def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
-    """What a user can correct about an error of JAX, or None for an error of ours."""
+    """Return what a user can do about an error of JAX, or None for another error."""
     from jax.errors import JaxRuntimeError  # deferred: `--help` needs no JAX
 
     from jaxscore.engine.devices import is_out_of_memory
@@ -122,7 +122,7 @@ def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
 
 
 def _describe_unfinished(args: argparse.Namespace) -> str:
-    """What an unfinished run has left on disk."""
+    """Describe what an unfinished run has left on disk."""
     journal = getattr(getattr(args, "loaded", None), "journal", None)
     if journal is not None and journal.is_lost:
         return f"{FILES}; {journal.path}{JOURNAL_LOST}"

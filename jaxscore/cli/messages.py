@@ -1,4 +1,4 @@
-"""What commands print: remarks on stderr, failed items, and the closing block on stdout."""
+"""Output of commands: notes on stderr, failed items, and the closing block on stdout."""
 
 import argparse
 import dataclasses
@@ -21,7 +21,7 @@ from jaxscore.shell.rounding_audit import Noise
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
-LISTED = 20  # remarks, and failures
+LISTED = 20  # notes, and failures
 FAILURES = "failures"  # of parts of items, such as paths and outputs
 TITLE_WIDTH = 9  # columns
 JOURNAL_LOST = (
@@ -43,12 +43,12 @@ def remark(args: Any, text: str) -> None:
         _print_error(text)
 
 
-def print_remarks(args: argparse.Namespace, remarks: Sequence[str]) -> None:
-    """Print the first remarks on stderr, and how many more there are."""
-    for line in remarks[:LISTED]:
+def print_remarks(args: argparse.Namespace, notes: Sequence[str]) -> None:
+    """Print the first notes on stderr, and the number of the others."""
+    for line in notes[:LISTED]:
         remark(args, line)
-    if len(remarks) > LISTED:
-        remark(args, f"and {len(remarks) - LISTED} more remarks")
+    if len(notes) > LISTED:
+        remark(args, f"and {len(notes) - LISTED} more notes")
 
 
 def print_failure(name: object, why: str) -> None:
@@ -57,7 +57,7 @@ def print_failure(name: object, why: str) -> None:
 
 
 def print_failures(failures: Sequence[tuple[object, str]], failed: str = "failed") -> int:
-    """List failed items (name, why) on stderr; returns the exit code."""
+    """List failed items (name, why) on stderr; return the exit code."""
     for name, why in failures[:LISTED]:
         print_failure(name, why)
     if len(failures) > LISTED:
@@ -83,16 +83,16 @@ def close(
     of_files: str = "",
     lines: Iterable[str] = (),
 ) -> int:
-    """Print findings, remarks and the closing block of a finished run; returns the exit code.
+    """Print findings, notes and the closing block of a finished run; return the exit code.
 
     Args:
-        files, scorer: as of `print_closing_block`.
-        of_files: what follows the number of items, such as " of 3 files".
-        lines: what a command prints of its items, after the findings.
+        files, scorer: see `print_closing_block`.
+        of_files: the words after the number of items, such as " of 3 files".
+        lines: further lines of a command, printed after the findings.
     """
-    found, boundary = report.found, report.boundary_lines()
+    summary, boundary = report.found, report.boundary_lines()
     _print_titled(_titled("finding", report.findings))
-    for line in itertools.chain(found.lines, lines):
+    for line in itertools.chain(summary.lines, lines):
         print(line)
     print_remarks(args, report.remarks)
     if report.lacks_texts and any(path.suffix == ".html" for path in files):
@@ -100,19 +100,19 @@ def close(
     # Shards without an audit may have been scored: `merge` says nothing of them.
     is_audited = getattr(report.chosen, "audit_noise", 0) > 0 and not of_files
     is_audited |= report.facts.noise is not None
-    names = [name for name, _ in found.failures]
+    names = [name for name, _ in summary.failures]
     has_several = bool(names and report.declared.parts) or len({*names}) < len(names)
     code = print_closing_block(
         done=f"{counted(len(report.records), report.declared.what)}{of_files}",
-        failures=[(report.places.get(name, name), why) for name, why in found.failures],
-        results=[found.headline, *noise_lines(report.facts.noise, is_audited, report.decisions)],
+        failures=[(report.places.get(name, name), why) for name, why in summary.failures],
+        results=[summary.headline, *noise_lines(report.facts.noise, is_audited, report.decisions)],
         boundary="\n".join(boundary) or None,
         files=files,
         scorer=scorer,
         seconds=None if scorer is None else report.facts.seconds,
         failed=FAILURES if has_several else "failed",
     )
-    return code or int(not found.is_complete)
+    return code or int(not summary.is_complete)
 
 
 def print_closing_block(
@@ -126,16 +126,16 @@ def print_closing_block(
     seconds: float | None = None,
     failed: str = "failed",
 ) -> int:
-    """Print the closing block on stdout and the failures on stderr; returns the exit code.
+    """Print the closing block on stdout and the failures on stderr; return the exit code.
 
     Args:
-        done: what was done, with its count: "12 requests".
+        done: the finished work with its count: "12 requests".
         failures: (name, why) of items that failed.
         results: the headline number and further results.
         boundary: the boundary audit, see `audits.boundary_line`.
-        files: everything that was written.
+        files: all written files.
         scorer: the model, or None for a command that computes nothing on a device.
-        seconds: of computing.
+        seconds: duration of computing.
         failed: "failed", or `FAILURES` if an item can have several.
     """
     took = "" if seconds is None else f" in {seconds:.1f} s"
@@ -168,14 +168,18 @@ def _titled(title: str, texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _describe_sharing(scorer: "Scorer") -> str:
-    counted = scorer.statistics
-    given, unique, n_scored = counted.tokens_given, counted.tokens_unique, counted.tokens_scored
-    ratio = f", {given / unique:.1f} given per computed token" if unique else ""
-    return f"{given} tokens given, {unique} computed{ratio}, {n_scored} scored"
+    statistics = scorer.statistics
+    n_given, n_unique, n_scored = (
+        statistics.tokens_given,
+        statistics.tokens_unique,
+        statistics.tokens_scored,
+    )
+    ratio = f", {n_given / n_unique:.1f} given per computed token" if n_unique else ""
+    return f"{n_given} tokens given, {n_unique} computed{ratio}, {n_scored} scored"
 
 
 def _describe_journal(scorer: "Scorer") -> str | None:
-    """The journal and what the run took from it, or None if there is none."""
+    """Describe the journal and what the run took from it, or return None without a journal."""
     journal, counted = scorer.journal, scorer.statistics
     if journal is None:
         return None
@@ -188,7 +192,7 @@ def _describe_journal(scorer: "Scorer") -> str | None:
 
 
 def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decisions]) -> list[str]:
-    """The noise floor in one line; none without --audit-noise."""
+    """Return the noise floor in one line; no line without --audit-noise."""
     if not audited:
         return []
     if noise is None:
@@ -201,6 +205,6 @@ def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decision
     if noise.n_tokens is not None:
         parts.append(f"greedy differs on {noise.n_greedy_differs} of {noise.n_tokens} tokens")
     if decisions:
-        within = (f"{found.what} {found.n_within} of {found.n}" for found in decisions)
+        within = (f"{decision.what} {decision.n_within} of {decision.n}" for decision in decisions)
         parts.append(f"decisions within that: {', '.join(within)}")
     return ["; ".join(parts)]

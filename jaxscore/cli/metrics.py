@@ -40,13 +40,13 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate each folder, or the records of files."""
     if results.takes_files(args):
         return shards.run(args)
-    found = _MetricsRun(args)
-    refused = results.each(args, found.evaluate)
-    return found.close(refused)
+    metrics_run = _MetricsRun(args)
+    refused = results.each(args, metrics_run.evaluate)
+    return metrics_run.close(refused)
 
 
 class _MetricsRun:
-    """Evaluates folders, and adds up what the closing block says."""
+    """Evaluates folders, and counts for the closing block."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -77,7 +77,7 @@ class _MetricsRun:
 
     def _compare_words(self, output: Experiment) -> None:
         files, ending = [output.target, output.metrics_path], ""
-        if output.sample is not None:  # the manifest beside the means is for all records
+        if output.sample is not None:  # the manifest next to the means is for all records
             files, ending = files[::-1], f"_{output.sample}"
         made_of = _digests(output)
         names = tuple(name + ending for name in metrics.METRICS)
@@ -98,11 +98,13 @@ class _MetricsRun:
         output.save(
             {
                 f"{name}{ending}": {
-                    one["index"]: one[name] for one in report.records if "error" not in one
+                    record["index"]: record[name]
+                    for record in report.records
+                    if "error" not in record
                 }
                 for name in report.summary
             },
-            {f"{name}{ending}": one.mean for name, one in report.summary.items()},
+            {f"{name}{ending}": record.mean for name, record in report.summary.items()},
         )
         self._n_records += len(output.usable)
         for name in report.summary.keys() & self._means.keys():
@@ -118,20 +120,20 @@ class _MetricsRun:
         made_of = {**_digests(output), "run_sha256": files_read.digest(ranked.path)}
         if not self._missing(path, ranked.names, made_of, path):
             return
-        found = retrieval_runs.evaluate(ranked, retrieval_runs.load(ranked.path), output)
+        ranking = retrieval_runs.evaluate(ranked, retrieval_runs.load(ranked.path), output)
         files_read.check_unchanged()
-        if not found.numbers:
+        if not ranking.numbers:
             why = "no question of the run has a record with ranking labels"
-            self._failures += [*found.failures, (str(ranked.path), why)]
+            self._failures += [*ranking.failures, (str(ranked.path), why)]
             return
-        if not found.details["n_found"]:
+        if not ranking.details["n_found"]:
             remark(
                 self._args,
                 f"{ranked.path}: none of its documents is a ranking label; "
                 "are both ids of the same kind (pages, or passages)?",
             )
-        experiment_folder.merge_metrics(path, found.numbers)
-        self._add(output, found.failures, f"{stage}: {found.headline}", [path], made_of)
+        experiment_folder.merge_metrics(path, ranking.numbers)
+        self._add(output, ranking.failures, f"{stage}: {ranking.headline}", [path], made_of)
 
     def _missing(
         self,
@@ -149,8 +151,8 @@ class _MetricsRun:
         Raises:
             InputError: an input has changed since the metrics that exist were computed.
         """
-        known = experiment_folder.read_metrics(path)
-        missing = [name for name in names if self._args.force or known.get(name) is None]
+        stored = experiment_folder.read_metrics(path)
+        missing = [name for name in names if self._args.force or stored.get(name) is None]
         if len(missing) < len(names):
             _check_unchanged(described, made_of)
         if not missing:

@@ -53,7 +53,7 @@ MODEL = (
 REVISION = "branch, tag or commit of a hub id"
 LORA = "a LoRA adapter as PEFT saves it, merged into the weights as they are read"
 
-# Not annotations themselves: `Literal` of a tuple is no type for mypy.
+# Not annotations themselves: mypy does not accept `Literal` of a tuple as a type.
 Device = Literal[DEVICES]  # type: ignore[valid-type]
 Dtype = Literal[DTYPES]  # type: ignore[valid-type]
 Quantize = Literal[QUANTIZED]  # type: ignore[valid-type]
@@ -166,7 +166,7 @@ class ModelSpec:
         least=0,
         metavar="ID",
         help="a token before each text in place of the tokenizer's BOS, such as the EOS, which "
-        "lm-evaluation-harness takes where there is no BOS (default: the BOS that the tokenizer "
+        "lm-evaluation-harness takes without a BOS (default: the BOS that the tokenizer "
         "writes; without one the first token of a text is not scored)",
     )
     chat_template_arg: list[str] = advanced(
@@ -284,7 +284,7 @@ class ModelSpec:
         """
         if self.lora or self.quantize:
             raise InputError(
-                "--lora and --quantize: an endpoint has weights of its own; take a local model"
+                "--lora and --quantize: an endpoint has its own weights; take a local model"
             )
         if self.reproducible:
             raise InputError("--reproducible: an endpoint does not promise it; take a local model")
@@ -389,22 +389,22 @@ def load_scorer(
         return loaded
     spec = spec_of(args, model=model)
     journal = functools.partial(spec.journal_path, output, written, getattr(args, "input", None))
-    if (part := getattr(args, "part", None)) is not None and part.scorer is not None:
-        if part.model == model:
-            args.loaded = _with_journal(part.scorer, journal())
+    if (shard_run := getattr(args, "shard_run", None)) is not None and shard_run.scorer is not None:
+        if shard_run.model == model:
+            args.loaded = _with_journal(shard_run.scorer, journal())
             return args.loaded
-        part.scorer.close()
-        part.scorer = None  # its memory is free before the other model is loaded
+        shard_run.scorer.close()
+        shard_run.scorer = None  # its memory is free before the other model is loaded
     folder = spec.check()
     remark_lora(spec)
     if spec.chat_template_arg and not getattr(
         args, "apply_chat_template", args.command in CONVERSATIONS
     ):
         remark(spec, "--chat-template-arg: no effect on prompts that are not conversations")
-    tokenizer = None if part is None else tokenizer_files.digest(folder)
+    tokenizer = None if shard_run is None else tokenizer_files.digest(folder)
     args.loaded = scorer = spec.load(journal(), generates=generates)
-    if part is not None:
-        part.scorer, part.model, part.tokenizer = scorer, model, tokenizer
+    if shard_run is not None:
+        shard_run.scorer, shard_run.model, shard_run.tokenizer = scorer, model, tokenizer
     stages.freeze_existing()
     remark_loaded(spec, scorer)
     return scorer
@@ -468,7 +468,7 @@ def config_source(model: str) -> Path:
 
 
 def remark_model(args: argparse.Namespace, model: "Model") -> None:
-    """Remark on weights that are stored quantized, and on parts that are not read."""
+    """Print a note on weights that are stored quantized, and on parts that are not read."""
     facts = model.checkpoint
     if facts.stored_as is not None:
         stored = facts.stored_share
@@ -482,11 +482,11 @@ def remark_model(args: argparse.Namespace, model: "Model") -> None:
 # texts, measured (tools/README.md): 0.4 with AMX on GPT-2 124M's shape, 0.56 with AVX-512 on
 # SmolLM2-135M.
 BFLOAT16_SHARES = {"amx_bf16": "half", "avx512_bf16": "0.6"}
-LEAST_PARAMETERS = 50_000_000  # of models whose runs are long enough to remark on it
+LEAST_PARAMETERS = 50_000_000  # of models whose runs are long enough for a note
 
 
 def remark_faster_dtype(args: argparse.Namespace, model: "Model") -> None:
-    """Remark that bfloat16 is faster here, if the default float32 was chosen."""
+    """Print that bfloat16 is faster here, if the default float32 was chosen."""
     if args.dtype != "auto" or model.devices.platform != "cpu" or model.dtype != "float32":
         return
     import jax  # deferred: takes a second, and a loaded model has imported it
@@ -502,7 +502,7 @@ def remark_faster_dtype(args: argparse.Namespace, model: "Model") -> None:
 
 
 def bfloat16_share(cpuinfo: Path) -> str | None:
-    """bfloat16's share of float32's time, or None if the processor does not multiply bfloat16."""
+    """Return bfloat16's share of float32's time; None if the processor does not multiply it."""
     try:
         flags = cpuinfo.read_text().partition("flags")[2].partition("\n")[0].split()
     except OSError:  # not Linux

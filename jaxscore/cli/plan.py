@@ -49,7 +49,7 @@ not here. Memory and refusals are what it would say there. Added are
     chip's bfloat16 peak (MFU), and of the LM head for --batch-tokens
     queries. It is the compiler's model of the chip and not a measurement.
     Operations without a model are left out and counted where they move
-    nothing; with any other one there is no estimate.
+    nothing; any other one leaves no estimate.
   in the JSON: batches, layer, vocabulary, compiler
 
   python -m jaxscore plan --model config.json --mesh data=1,model=8
@@ -210,13 +210,15 @@ def _model(report: dict[str, Any]) -> str:
 
 
 def _meshes(report: dict[str, Any]) -> str:
-    """What `--mesh auto` chose from."""
+    """Return the meshes from which `--mesh auto` chose."""
     rows = [("mesh", "parameters per device", "largest batch", "tokens per second")]
-    for one in report["meshes"]:
-        shape = str(MeshShape(**one["mesh"]))
-        sizes = format_bytes(one["parameter_bytes"]), f"{one['batch_tokens']} tokens"
-        speed = f"{one['tokens_per_second']:,.0f}" if one["batch_tokens"] else "none"
-        rows.append((shape, *(sizes if one["batch_tokens"] else (sizes[0], "does not fit")), speed))
+    for entry in report["meshes"]:
+        shape = str(MeshShape(**entry["mesh"]))
+        sizes = format_bytes(entry["parameter_bytes"]), f"{entry['batch_tokens']} tokens"
+        speed = f"{entry['tokens_per_second']:,.0f}" if entry["batch_tokens"] else "none"
+        rows.append(
+            (shape, *(sizes if entry["batch_tokens"] else (sizes[0], "does not fit")), speed)
+        )
     return f"{aligned(rows)}\nestimates without a compiler; the fastest that fits is taken"
 
 
@@ -228,10 +230,10 @@ def _active(report: dict[str, Any]) -> str:
 
 def _parts(report: dict[str, Any]) -> str:
     rows = [("part", "parameters", "bytes", "per device")]
-    for one in report["parts"]:
-        sizes = format_bytes(one["bytes"]), format_bytes(one["bytes_a_device"])
-        rows.append((one["name"], f"{one['parameters']:,}", *sizes))
-    total = sum(one["bytes"] for one in report["parts"])
+    for row in report["parts"]:
+        sizes = format_bytes(row["bytes"]), format_bytes(row["bytes_a_device"])
+        rows.append((row["name"], f"{row['parameters']:,}", *sizes))
+    total = sum(row["bytes"] for row in report["parts"])
     sizes = format_bytes(total), format_bytes(report["bytes_a_device"])
     rows.append(("all", f"{report['parameters']:,}", *sizes))
     kept = report["key_value_bytes_a_token"]
@@ -256,34 +258,38 @@ def _programs(report: dict[str, Any]) -> str:
     judged = report["device_memory"] is not None
     header = ["batch", "temporary", "peak", "compiled in"]
     rows = [header + ["fits"] * judged]
-    for one in report["programs"]:
-        refused = one["temporary_bytes"] is None
+    for program in report["programs"]:
+        refused = program["temporary_bytes"] is None
         row = [
-            f"{one['rows']} x {one['length']}",
-            "refused" if refused else format_bytes(one["temporary_bytes"]),
-            format_bytes(one["peak_bytes_a_device"]),
-            "" if refused else f"{one['compile_seconds']:.1f} s",
+            f"{program['rows']} x {program['length']}",
+            "refused" if refused else format_bytes(program["temporary_bytes"]),
+            format_bytes(program["peak_bytes_a_device"]),
+            "" if refused else f"{program['compile_seconds']:.1f} s",
         ]
-        rows.append(row + [yes_no(one["fits"])] * judged)
-    made = f"programs of one of {report['compiled_shards']} shards, "
+        rows.append(row + [yes_no(program["fits"])] * judged)
+    summary = f"programs of one of {report['compiled_shards']} shards, "
     if report["compiled_shards"] == 1:
-        made = "programs of the whole model, "
-    made += f"compiled for {report['compiled_for']}"
+        summary = "programs of the whole model, "
+    summary += f"compiled for {report['compiled_for']}"
     if "compiler" in report:
-        made += f" by {report['compiler']['name']} {report['compiler']['version']}; nothing ran"
+        summary += f" by {report['compiler']['name']} {report['compiler']['version']}; nothing ran"
     if report["compiled_shards"] < report["mesh"]["model"]:
-        made += "; here are too few devices to compile for a shard"
-    return f"{aligned(rows)}\n{made}"
+        summary += "; here are too few devices to compile for a shard"
+    return f"{aligned(rows)}\n{summary}"
 
 
 def _verdict(report: dict[str, Any]) -> str:
     memory = format_bytes(report["device_memory"])
-    fits = [one["fits"] for one in report["programs"]]
+    fits = [program["fits"] for program in report["programs"]]
     how = "fits" if all(fits) else "fits in part" if any(fits) else "does not fit"
     lines = [f"{how}: {memory} per device"]
-    for one in report["would_fit"]:
-        stored = f"--quantize {one['quantize']}" if one["quantize"] else f"--dtype {one['dtype']}"
-        meshes = [f"{name}={one[name]}" for name in ("model", "fsdp") if one[name]]
+    for program in report["would_fit"]:
+        stored = (
+            f"--quantize {program['quantize']}"
+            if program["quantize"]
+            else f"--dtype {program['dtype']}"
+        )
+        meshes = [f"{name}={program[name]}" for name in ("model", "fsdp") if program[name]]
         lines.append(f"  all of these batches fit with {stored} from {' or '.join(meshes)}")
     if not report["would_fit"] and not all(fits):
         looked = "no mesh that was looked at makes all of these batches fit"
@@ -292,17 +298,17 @@ def _verdict(report: dict[str, Any]) -> str:
 
 
 def estimate_blocks(report: dict[str, Any]) -> list[str]:
-    """The tables that there is something for."""
-    parts = [_collectives(report), _layer(report), _vocabulary(report)]
-    return [part for part in parts if part]
+    """Return the tables that are not empty."""
+    blocks = [_collectives(report), _layer(report), _vocabulary(report)]
+    return [block for block in blocks if block]
 
 
 def _collectives(report: dict[str, Any]) -> str:
     rows = [("collectives", "", "count", "bytes")]
-    for one in report["batches"]:
-        for moved in one["collectives"]:
+    for batch in report["batches"]:
+        for moved in batch["collectives"]:
             rows.append(
-                (_shape(one), moved["op"], str(moved["count"]), format_bytes(moved["bytes"]))
+                (_shape(batch), moved["op"], str(moved["count"]), format_bytes(moved["bytes"]))
             )
     if len(rows) == 1:
         return ""
@@ -311,41 +317,47 @@ def _collectives(report: dict[str, Any]) -> str:
 
 def _layer(report: dict[str, Any]) -> str:
     rows = [("estimate of one layer", "time", "MFU", "collectives")]
-    for one in report["layer"]:
-        moved = sum(part["bytes"] for part in one["collectives"])
-        shape = _shape(one) + (", recurrent" if one["is_recurrent"] else "")
-        row = (shape, _time(one["seconds"]), _share(one["mfu"]))
+    for estimate in report["layer"]:
+        moved = sum(entry["bytes"] for entry in estimate["collectives"])
+        shape = _shape(estimate) + (", recurrent" if estimate["is_recurrent"] else "")
+        row = (shape, _time(estimate["seconds"]), _share(estimate["mfu"]))
         rows.append((*row, format_bytes(moved) if moved else ""))
     return f"{aligned(rows)}\n{_how(report['layer'])}" if len(rows) > 1 else ""
 
 
 def _vocabulary(report: dict[str, Any]) -> str:
     rows = [("estimate of the LM head", "time", "products alone")]
-    for one in report["vocabulary"]:
-        share = _share(one["products_share"])
-        rows.append((_shape(one), _time(one["seconds"]), share))
+    for estimate in report["vocabulary"]:
+        share = _share(estimate["products_share"])
+        rows.append((_shape(estimate), _time(estimate["seconds"]), share))
     return f"{aligned(rows)}\n{_how(report['vocabulary'])}" if len(rows) > 1 else ""
 
 
 def _how(estimates: Sequence[dict[str, Any]]) -> str:
-    """What such a number is, what it rests on, and what it leaves out."""
+    """Describe the estimates: their source, and what they leave out."""
     lines = [MODEL]
-    if kernels := sorted({name for one in estimates for name in one["kernels"]}):
+    if kernels := sorted({name for estimate in estimates for name in estimate["kernels"]}):
         lines.append(f"a kernel counts as what it declares: {', '.join(kernels)}")
     lines += [
-        f"{shape}: without {count} operations that it has no model of; they move nothing"
-        for shape, count in ((_shape(one), one["operations_left_out"]) for one in estimates)
+        f"{shape}: without {count} operations that it does not model; they move nothing"
+        for shape, count in (
+            (_shape(estimate), estimate["operations_left_out"]) for estimate in estimates
+        )
         if count
     ]
-    if any(one.get("is_recurrent") for one in estimates):
+    if any(estimate.get("is_recurrent") for estimate in estimates):
         lines.append("recurrent: without the states at branch points, which are made in a loop")
-    if any(one["seconds"] is None for one in estimates):
-        lines.append("none: it has no model of some operation, or refused the program")
+    if any(estimate["seconds"] is None for estimate in estimates):
+        lines.append("none: it does not model some operation, or refused the program")
     return "\n".join(lines)
 
 
-def _shape(one: dict[str, Any]) -> str:
-    return f"{one['queries']} queries" if "queries" in one else f"{one['rows']} x {one['length']}"
+def _shape(shape: dict[str, Any]) -> str:
+    return (
+        f"{shape['queries']} queries"
+        if "queries" in shape
+        else f"{shape['rows']} x {shape['length']}"
+    )
 
 
 def _time(seconds: float | None) -> str:

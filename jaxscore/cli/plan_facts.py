@@ -81,19 +81,19 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         _check_divisible(mesh, config)  # before anything is compiled
     batches = _batches(config, args)
     compiler = Compiler(args, config, dtype, raw["model_type"], target)
-    found: list[Program] = []
+    programs: list[Program] = []
     meshes: list[MeshEstimate] = []
     if mesh is None:
         assert memory is not None  # `_machine` requires both for --mesh auto
         assert n_devices is not None
         if target is None:
-            found = compiler.programs(MeshShape(), batches)
-        mesh, meshes = _auto_mesh(config, shapes, batches, n_devices, memory, target, found)
-    if not found or mesh.fsdp or compiler.shape(mesh) != MeshShape():
-        found = compiler.programs(mesh, batches)
-    working = max(program.working_bytes for program in found)
+            programs = compiler.programs(MeshShape(), batches)
+        mesh, meshes = _auto_mesh(config, shapes, batches, n_devices, memory, target, programs)
+    if not programs or mesh.fsdp or compiler.shape(mesh) != MeshShape():
+        programs = compiler.programs(mesh, batches)
+    working = max(program.working_bytes for program in programs)
     parts = costs.parts(shapes, bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh))
-    params_bytes = sum(part.bytes_a_device for part in parts)
+    params_bytes = sum(group.bytes_a_device for group in parts)
     itemsize = native.NUMPY_DTYPES[dtype].itemsize
     return {
         "model": args.model,
@@ -108,21 +108,21 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         "n_kv_heads": config.attention.n_kv_heads,
         "vocab_size": config.vocab_size,
         "max_positions": config.max_positions,
-        "parameters": sum(part.parameters for part in parts),
+        "parameters": sum(group.parameters for group in parts),
         "active_parameters": costs.active_parameters(shapes, config),
         "mesh": dataclasses.asdict(mesh),
         **({"meshes": [_describe_mesh(estimate) for estimate in meshes]} if meshes else {}),
         "whole_on_every_device": replicated_counts(config, mesh.model),
-        "parts": [part._asdict() for part in parts],
+        "parts": [group._asdict() for group in parts],
         "bytes_a_device": params_bytes,
         "key_value_bytes_a_token": {
             "model": costs.key_value_bytes(config, itemsize, 1),
             "device": costs.key_value_bytes(config, itemsize, mesh.model),
         },
         **({} if config.recurrent is None else {"state_bytes_a_path": _states(config, mesh.model)}),
-        "flops": _flops(config, shapes, [program.length for program in found]),
+        "flops": _flops(config, shapes, [program.length for program in programs]),
         "batch_tokens": args.batch_tokens,
-        "programs": [program.describe(params_bytes, memory) for program in found],
+        "programs": [program.describe(params_bytes, memory) for program in programs],
         "compiled_shards": compiler.shape(mesh).model,
         "compiled_for": compiler.describe_device(),
         "device_memory": memory,
@@ -135,7 +135,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
             mesh,
             compiler.shape(mesh).model,
         ),
-        **({} if target is None else compiler.of_target(mesh, found, params_bytes, memory)),
+        **({} if target is None else compiler.of_target(mesh, programs, params_bytes, memory)),
         **provenance.of_run({}),
     }
 
@@ -259,10 +259,10 @@ def _would_fit(
     for dtype, quantize in dict.fromkeys(ways):
         stored, shapes = _stored(config, dtype, quantize)
 
-        def fits(one: MeshShape, stored: DecoderConfig = stored, shapes: Params = shapes) -> bool:
-            needed = costs.parameter_bytes(shapes, stored, one)
+        def fits(shape: MeshShape, stored: DecoderConfig = stored, shapes: Params = shapes) -> bool:
+            needed = costs.parameter_bytes(shapes, stored, shape)
             if not mesh.fsdp:  # whose programs gather as much
-                needed += costs.gathered_bytes(shapes, stored, one)[1]
+                needed += costs.gathered_bytes(shapes, stored, shape)[1]
             return needed + working <= memory
 
         splits = [
@@ -283,7 +283,7 @@ class Program(NamedTuple):
     """The program of one batch.
 
     Attributes:
-        working_bytes: memory beside the parameters.
+        working_bytes: memory in addition to the parameters.
         footprint: None if the compiler refused the program because it would not fit.
     """
 
@@ -293,7 +293,7 @@ class Program(NamedTuple):
     footprint: Footprint | None
 
     def describe(self, params_bytes: int, memory: int | None) -> dict[str, Any]:
-        """An entry of `programs` in the JSON file; a refused program has only a peak."""
+        """Return an entry of `programs` in the JSON file; a refused program has only a peak."""
         peak = params_bytes + self.working_bytes
         fits = None if memory is None else peak <= memory
         return {
@@ -305,13 +305,13 @@ class Program(NamedTuple):
         }
 
     def describe_batch(self, params_bytes: int, memory: int | None) -> dict[str, Any]:
-        """An entry of `batches` in the JSON file."""
-        found = self.describe(params_bytes, memory)
+        """Return an entry of `batches` in the JSON file."""
+        description = self.describe(params_bytes, memory)
         collectives = () if self.footprint is None else self.footprint.collectives
         return {
-            **{name: found[name] for name in ("rows", "length", "temporary_bytes")},
-            "peak_bytes": found["peak_bytes_a_device"],
-            "fits": found["fits"],
+            **{name: description[name] for name in ("rows", "length", "temporary_bytes")},
+            "peak_bytes": description["peak_bytes_a_device"],
+            "fits": description["fits"],
             "collectives": [dataclasses.asdict(moved) for moved in collectives],
         }
 
@@ -355,14 +355,14 @@ class Compiler:
         messages.remark(self.args, text)
 
     def shape(self, mesh: MeshShape) -> MeshShape:
-        """The mesh to compile for: one device if this machine has too few for all shards."""
+        """Return the mesh to compile for: one device if this machine has too few for all shards."""
         if self.target is not None:
             return mesh
-        own = mesh if mesh.fsdp else MeshShape(1, mesh.model)  # shares of `data` are alike
-        return own if own.size <= len(jax.devices()) else MeshShape()
+        wanted = mesh if mesh.fsdp else MeshShape(1, mesh.model)  # shares of `data` are alike
+        return wanted if wanted.size <= len(jax.devices()) else MeshShape()
 
     def describe_device(self) -> str:
-        """Name of the devices."""
+        """Return the name of the devices."""
         device = jax.devices()[0] if self.target is None else self.target.devices[0]
         return f"{device.platform} ({device.device_kind})"
 
@@ -377,7 +377,7 @@ class Compiler:
         stored = costs.parameter_bytes(model.params, self.config, shape)
         _, gathered = costs.gathered_bytes(model.params, self.config, mesh)
         more = gathered if shape.fsdp != mesh.fsdp else 0
-        found = []
+        programs = []
         for rows, length in batches:
             self._remark(f"compiling {rows} x {length} tokens")
             try:
@@ -386,16 +386,16 @@ class Compiler:
                 if (named := refused(problem, rows, length)) is None:
                     raise
                 self._remark("refused: it does not fit")
-                found.append(Program(rows, length, named.total_bytes - stored + more, None))
+                programs.append(Program(rows, length, named.total_bytes - stored + more, None))
             else:
                 self._remark(f"compiled in {footprint.compile_seconds:.1f} s")
-                found.append(Program(rows, length, footprint.working_bytes + more, footprint))
-        return found
+                programs.append(Program(rows, length, footprint.working_bytes + more, footprint))
+        return programs
 
     def of_target(
-        self, mesh: MeshShape, found: Sequence[Program], params_bytes: int, memory: int | None
+        self, mesh: MeshShape, programs: Sequence[Program], params_bytes: int, memory: int | None
     ) -> dict[str, Any]:
-        """Further facts of a target's compiler: collectives and estimates."""
+        """Return further facts of a target's compiler: collectives and estimates."""
         target = self.target
         assert target is not None
         layers, vocabulary = [], []
@@ -404,7 +404,7 @@ class Compiler:
             where = compile_devices(target, mesh)
             of_layer = [self.config.kind_of(n) for n in range(self.config.n_layers)]
             kinds = [False] * (max(of_layer) >= 0) + [True] * (RECURRENT in of_layer)
-            for program in found:
+            for program in programs:
                 self._remark(f"compiling a layer of {program.rows} x {program.length} tokens")
                 shape = program.rows, program.length
                 for recurrent in kinds:
@@ -416,7 +416,7 @@ class Compiler:
         return {
             "target": target.name,
             "compiler": {"name": target.compiler, "version": target.version},
-            "batches": [program.describe_batch(params_bytes, memory) for program in found],
+            "batches": [program.describe_batch(params_bytes, memory) for program in programs],
             "layer": [dataclasses.asdict(estimate) for estimate in layers],
             "vocabulary": [dataclasses.asdict(estimate) for estimate in vocabulary],
         }

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("shard", "engine", "actors"):
         if getattr(args, name) is not None:
             raise InputError(f"--{name}: --prompt and --test name one suite; leave them out")
-    args.part = shards.Part()
+    args.shard_run = shards.ShardRun()
     args.input_dir = _folder(args, "input")
     args.output_dir = _folder(args, "output")
     args.input = args.output = None
@@ -102,20 +102,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _folder(args: argparse.Namespace, name: str) -> Path:
-    """A folder of the published layout, by either spelling.
+    """Return a folder of the published layout, by either spelling.
 
     Raises:
         InputError: it is given twice, or is an address.
     """
-    given = getattr(args, name) or []
-    found = [
+    named = getattr(args, name) or []
+    folders = [
         path
-        for path in (getattr(args, f"{name}_dir"), *(given if name == "input" else [given]))
+        for path in (getattr(args, f"{name}_dir"), *(named if name == "input" else [named]))
         if path
     ]
-    if len(found) > 1:
-        raise InputError(f"--{name}-dir {' '.join(map(str, found))}: expected one folder")
-    folder: Path = found[0] if found else Path(f"{name}s")
+    if len(folders) > 1:
+        raise InputError(f"--{name}-dir {' '.join(map(str, folders))}: expected one folder")
+    folder: Path = folders[0] if folders else Path(f"{name}s")
     if remote.address_of(folder) is not None:
         raise InputError(
             f"--{name} {remote.displayed(folder)}: --prompt and --test name local files; leave "
@@ -185,13 +185,13 @@ def _printed(report: Report) -> Iterator[str]:
 
 
 def run_name(prompt: str, test: str, model: str, *flags: str) -> str:
-    """What the names of the outputs begin with.
+    """Return the beginning of the outputs' names.
 
-    As in the published script, characters that some systems take in no file's name become `-`,
-    and so does a blank or dot at either end.
+    Like in the published script, characters that some systems do not allow in a file's name become
+    `-`, and so does a space or dot at either end.
 
     Args:
-        flags: as of `variant`; none of them gives the published name.
+        flags: see `variant`; without them the name is the published one.
     """
     name = re.sub(r'[<>:"/\\|?*\x00-\x1f\x7f]+', "-", "_".join((prompt, test, model, *flags)))
     name = UNPRINTABLE.sub("-", name)
@@ -199,7 +199,7 @@ def run_name(prompt: str, test: str, model: str, *flags: str) -> str:
 
 
 def variant(args: argparse.Namespace) -> list[str]:
-    """The flags that change the numbers and are not as they are by default, for a file's name.
+    """Return the flags that change the numbers and differ from their defaults, for a file's name.
 
     The other flags move a number by rounding at most.
     """
@@ -222,16 +222,16 @@ def variant(args: argparse.Namespace) -> list[str]:
         (f"system-{_short(system)}", system),
         (f"fewshot-{drawn}{_short(args.fewshot)}", args.fewshot),
     ]
-    return [part for part, given in flags if given]
+    return [text for text, is_used in flags if is_used]
 
 
 def _short(value: object) -> str:
-    """A digest of a text or a place, for a file's name."""
+    """Return a digest of a text or a path, for a file's name."""
     return hashlib.sha256(str(value).encode(errors="backslashreplace")).hexdigest()[:8]
 
 
 def sample_text(result: Mapping[str, Any]) -> str:
-    """One context as the published script prints it."""
+    """Return one context as the published script prints it."""
     lines = [RULE, "", "Text:", result["text"], "", "Scores:"]
     pairs = zip(result["queries"], result["scores"], strict=True)
     lines += [f"{score:.3f}\t{query}" for query, score in pairs]

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from jaxscore.cli import app, messages, shards
 from jaxscore.cli.shard_files import Shard, listings
-from jaxscore.cli.shards import Outcome, Part, State
+from jaxscore.cli.shards import Outcome, ShardRun, State
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import AUTO
 from jaxscore.errors import Held, InputError, install_extra
@@ -51,7 +51,7 @@ def outcomes(
     """Score shards on a Ray cluster, in any order.
 
     Args:
-        dtype: as of `Part`.
+        dtype: see `ShardRun`.
 
     Raises:
         InputError: Ray is not installed, or the cluster cannot be reached, has no such devices, or
@@ -78,14 +78,14 @@ def _outcomes(
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = not args.quiet
         context.max_errored_blocks = -1  # a lost shard does not end the others
-        n_actors, kind, resources = _pool(args, len(pending))
+        n_actors, device_type, resources = _pool(args, len(pending))
         counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
         begin = functools.partial(_begin, counter)
         rows = [{"shard": json.dumps(_portable(shard))} for shard, _ in pending]
         items = ray.data.from_items(rows, override_num_blocks=len(rows))
         done = items.map(
             Actor,
-            fn_constructor_args=(args.words, os.getcwd(), dtype, kind, begin),
+            fn_constructor_args=(args.words, os.getcwd(), dtype, device_type, begin),
             compute=ray.data.ActorPoolStrategy(size=n_actors, max_tasks_in_flight_per_actor=1),
             **_restarts(items.map, RETRIES + len(rows)),
             **resources,
@@ -110,30 +110,30 @@ def _outcomes(
             ray.shutdown()
 
 
-def _restarts(method: Callable[..., Any], most: int) -> dict[str, int]:
+def _restarts(method: Callable[..., Any], limit: int) -> dict[str, int]:
     """The option of Ray Data that bounds how often processes are started again, if it has one.
 
     It bounds processes that are lost before they begin a shard, which nothing counts. Ray 2.64 is
     announced to take no such options, and would then start them without end.
     """
     kinds = {parameter.kind for parameter in inspect.signature(method).parameters.values()}
-    return {"max_restarts": most} if inspect.Parameter.VAR_KEYWORD in kinds else {}
+    return {"max_restarts": limit} if inspect.Parameter.VAR_KEYWORD in kinds else {}
 
 
 class _ByThread(io.TextIOBase):
     """Standard output of one thread; what others print goes elsewhere."""
 
-    def __init__(self, own: TextIO, other: TextIO | None) -> None:
-        self._own, self._other, self._thread = own, other, threading.get_ident()
+    def __init__(self, own_stream: TextIO, other: TextIO | None) -> None:
+        self._own_stream, self._other, self._thread = own_stream, other, threading.get_ident()
 
     def write(self, text: str) -> int:
         """Write to the stream of the thread that calls."""
-        stream = self._own if threading.get_ident() == self._thread else self._other
+        stream = self._own_stream if threading.get_ident() == self._thread else self._other
         return len(text) if stream is None else stream.write(text)
 
     def flush(self) -> None:
         """Flush the stream of the first thread."""
-        self._own.flush()
+        self._own_stream.flush()
 
 
 def _writes_to(stream: TextIO, descriptor: int) -> bool:
@@ -150,12 +150,12 @@ def _own_streams(quiet: bool) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         if quiet:
-            own = stack.enter_context(os.fdopen(os.dup(2), "w", buffering=1))
+            stderr = stack.enter_context(os.fdopen(os.dup(2), "w", buffering=1))
             if _writes_to(sys.stderr, 2):
-                stack.enter_context(contextlib.redirect_stderr(own))
+                stack.enter_context(contextlib.redirect_stderr(stderr))
             nowhere = stack.enter_context(open(os.devnull, "w"))
             os.dup2(nowhere.fileno(), 2)
-            stack.callback(os.dup2, own.fileno(), 2)
+            stack.callback(os.dup2, stderr.fileno(), 2)
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "`ray_remote_args`", DeprecationWarning)  # of `_restarts`
         other = None if quiet else sys.stderr
@@ -228,19 +228,19 @@ def _connect(args: argparse.Namespace) -> None:
 
     level = logging.ERROR if args.quiet else logging.WARNING
     logging.getLogger("ray.data").setLevel(level)
-    own: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if (address := _address()) is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports nothing
         n_cpus = max(os.cpu_count() or 1, (args.actors or 1) + 1)
-        own = {"include_dashboard": False, "num_cpus": n_cpus}
+        options = {"include_dashboard": False, "num_cpus": n_cpus}
     else:
         _check_reachable(address)
     try:
-        ray.init(address or "local", log_to_driver=False, logging_level=level, **own)
+        ray.init(address or "local", log_to_driver=False, logging_level=level, **options)
     except Exception as problem:  # of several unrelated kinds
-        place = "a local cluster" if address is None else f"{ADDRESS} {remote.mask(address)}"
+        cluster = "a local cluster" if address is None else f"{ADDRESS} {remote.mask(address)}"
         reason = remote.mask(_lines(problem)[0])
-        raise InputError(f"--engine ray: {place} cannot be used ({reason})") from None
+        raise InputError(f"--engine ray: {cluster} cannot be used ({reason})") from None
 
 
 def _pool(args: argparse.Namespace, n_shards: int) -> tuple[int, str, dict[str, Any]]:
@@ -253,21 +253,32 @@ def _pool(args: argparse.Namespace, n_shards: int) -> tuple[int, str, dict[str, 
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if getattr(args, "api_base", None) is not None or getattr(args, "device", None) is not None:
-        kind = KINDS[getattr(args, "device", None) or "cpu"]
+        device_type = KINDS[getattr(args, "device", None) or "cpu"]
     else:
-        kind = next((kind for kind in ("GPU", "TPU") if any(kind in node for node in nodes)), "CPU")
+        device_type = next(
+            (
+                device_type
+                for device_type in ("GPU", "TPU")
+                if any(device_type in node for node in nodes)
+            ),
+            "CPU",
+        )
     mesh = getattr(args, "mesh", AUTO)
-    n_devices = 1 if mesh == AUTO or kind == "CPU" else MeshShape.parse(mesh).size
+    n_devices = 1 if mesh == AUTO or device_type == "CPU" else MeshShape.parse(mesh).size
     n_places = sum(
-        1 if kind == "CPU" else int(node[kind]) // n_devices for node in nodes if kind in node
+        1 if device_type == "CPU" else int(node[device_type]) // n_devices
+        for node in nodes
+        if device_type in node
     )
     if not n_places and (args.actors is None or _address() is None):
         raise InputError(
-            f"--engine ray: no node has {n_devices} {kind} for an actor; give another --device or "
-            "--mesh, or --actors N if the cluster grows"
+            f"--engine ray: no node has {n_devices} {device_type} for an actor; give another "
+            "--device or --mesh, or --actors N if the cluster grows"
         )
     n_actors = min(args.actors or n_places, n_shards)
-    if n_actors > n_places and (kind != "CPU" or not n_places):  # a node takes several on CPUs
+    if n_actors > n_places and (
+        device_type != "CPU" or not n_places
+    ):  # a node takes several on CPUs
         waiting = "" if n_places else "; waiting"
         messages.remark(args, f"--actors {n_actors}: there are places for {n_places} now{waiting}")
     resources: dict[str, dict[str, Any]] = {
@@ -275,7 +286,7 @@ def _pool(args: argparse.Namespace, n_shards: int) -> tuple[int, str, dict[str, 
         "GPU": {"num_gpus": n_devices, "num_cpus": 0},
         "TPU": {"resources": {"TPU": n_devices}, "num_cpus": 0},
     }
-    return n_actors, kind, resources[kind]
+    return n_actors, device_type, resources[device_type]
 
 
 def _portable(shard: Shard) -> Mapping[str, Any]:
@@ -319,11 +330,11 @@ class Actor:
         words: Sequence[str],
         folder: str,
         dtype: str | None,
-        kind: str,
+        device_type: str,
         begin: Callable[[str], int],
     ) -> None:
-        self._words, self._folder, self._kind, self._begin = words, folder, kind, begin
-        self._part = Part(dtype=dtype)
+        self._words, self._folder, self._device_type, self._begin = words, folder, device_type, begin
+        self._shard_run = ShardRun(dtype=dtype)
         self._args: argparse.Namespace | None = None
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, str]:
@@ -348,8 +359,8 @@ class Actor:
             name, *flags = self._words
             self._args = app.values(app.command(name), flags)
             self._args.quiet = True  # bars of several actors would mix
-            if self._kind != "CPU" and getattr(self._args, "device", "") is None:
-                self._args.device = self._kind.lower()  # otherwise JAX may take the CPU in silence
+            if self._device_type != "CPU" and getattr(self._args, "device", "") is None:
+                self._args.device = self._device_type.lower()  # otherwise JAX may take the CPU in silence
         args = self._args
         names = [name for name in ("source", "output", "beside") if facts[name] is not None]
         places = {name: remote.stage(facts[name]) for name in names}
@@ -365,7 +376,9 @@ class Actor:
             if state.is_finished:  # by an actor that could not say so, or holds the journal
                 return int(state.has_failed)
             try:
-                return shards.score_shard(args, shard, self._part, is_outdated=state.is_outdated)
+                return shards.score_shard(
+                    args, shard, self._shard_run, is_outdated=state.is_outdated
+                )
             except Held:
                 if time.monotonic() > deadline:
                     raise

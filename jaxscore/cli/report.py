@@ -38,13 +38,13 @@ def run(args: argparse.Namespace) -> int:
     """Make the report of a finished output again.
 
     Raises:
-        InputError: the file has no manifest, or is not as that describes it.
+        InputError: the file lacks a manifest, or differs from what that describes.
     """
     manifest = read_manifest(args.file)
     if manifest is None:
         raise InputError(
-            f"{args.file}: found no {manifest_path(args.file).name} beside it, expected the output "
-            "of a finished run"
+            f"{args.file}: found no {manifest_path(args.file).name} next to it, expected the "
+            "output of a finished run"
         )
     shard = Finished(args.file.name, args.file, manifest)
     system = merge.system_of(shard)

@@ -137,7 +137,7 @@ output:
   simple and full are the published tables. Every table also has n_records,
   n_failed (records that could not be used or judged) and n_unread (records
   whose answer names no label or several), blank where no file has the number;
-  a judge whose metric the table does not show has no part in them.
+  a judge whose metric the table does not show is not in them.
   A column that is empty in every row is left out.
 
 exit code: 0 all read, 1 some files could not be read (the others are kept),
@@ -190,16 +190,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _path(args: argparse.Namespace) -> Path:
-    """The csv: --output itself if it names one, else a file in that folder.
+    """Return the path of the csv: --output if it names one, else a file in that folder.
 
-    Other splits, formats and limits have files of their own.
+    Other splits, formats and limits have their own files.
     """
     output: Path = args.output_dir
     if is_stream(output) or (output.suffix.lower() == ".csv" and not output.is_dir()):
         return output
     folder: Path = args.experiments_folder
     name = str(folder).replace("../", "").lstrip(".").replace("/", "_")  # hidden otherwise
-    if not folder.name.strip("."):  # `.` and `..` say nothing
+    if not folder.name.strip("."):  # `.` and `..` do not name it
         name = folder.resolve().name or "experiments"
     if args.split != DEFAULT_SPLIT:
         name += f"_{args.split}"

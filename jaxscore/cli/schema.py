@@ -80,16 +80,16 @@ SIMPLE = {
 ATTRIBUTE = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n {4,}.*)*)", re.MULTILINE)
 
 
-def schema_of(system: System, part: str | None = None) -> dict[str, Any]:
-    """The schema of one part of a declaration, with all parts as `$defs`.
+def schema_of(system: System, component: str | None = None) -> dict[str, Any]:
+    """Return the schema of one part of a declaration, with all parts as `$defs`.
 
     Args:
-        part: `item`, `settings` or `record`; None is a schema with the definitions alone.
+        component: `item`, `settings` or `record`; None is a schema with the definitions alone.
     """
     return {
         "$schema": DIALECT,
         "title": system.name,
-        **({} if part is None else {"$ref": f"#/$defs/{part}"}),
+        **({} if component is None else {"$ref": f"#/$defs/{component}"}),
         "$defs": {
             "item": _item(system),
             "settings": _settings(system.settings),
@@ -138,7 +138,7 @@ def _setting(setting: Flag) -> dict[str, Any]:
 
 
 def _record(system: System) -> dict[str, Any]:
-    """An output object: the declared fields, the input's, and `error` of a failed item."""
+    """Return the schema of an output line: declared fields, the input's fields, and `error`."""
     schema = _typed_dict(system.record)
     schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
     return {"title": f"record of {system.name}, version {RECORDS}", **schema}
@@ -148,7 +148,7 @@ def _typed_dict(record: type) -> dict[str, Any]:
     compared: list[tuple[str, Decision | Metric]]
     compared = [*metadata_of(record, Decision), *metadata_of(record, Metric)]
     titles = {  # of fields that are the number or the decision themselves
-        name: found.title for name, found in compared if found.value is None
+        name: entry.title for name, entry in compared if entry.value is None
     }
     titles = {**_attributes(record), **titles}
     per_token = per_token_fields(record)
@@ -167,11 +167,11 @@ def _typed_dict(record: type) -> dict[str, Any]:
     }
 
 
-def _dataclass(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    described = _attributes(kind)
+def _dataclass(declared: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(declared)
+    described = _attributes(declared)
     properties, required = {}, []
-    for field in dataclasses.fields(kind):
+    for field in dataclasses.fields(declared):
         value = _type(hints[field.name])
         if field.name in described:
             value = {"description": described[field.name], **value}
@@ -180,11 +180,16 @@ def _dataclass(kind: type) -> dict[str, Any]:
         else:
             required.append(field.name)
         properties[field.name] = value
-    return {**_described(kind), "type": "object", "properties": properties, "required": required}
+    return {
+        **_described(declared),
+        "type": "object",
+        "properties": properties,
+        "required": required,
+    }
 
 
 def _type(hint: Any, *, is_output: bool = False) -> dict[str, Any]:
-    """The schema of a type.
+    """Return the schema of a type.
 
     Args:
         is_output: a number may be null, or infinite as a text.
@@ -216,31 +221,31 @@ def _type(hint: Any, *, is_output: bool = False) -> dict[str, Any]:
         return _typed_dict(hint)
     if dataclasses.is_dataclass(hint):
         return _dataclass(typing.cast(type, hint))
-    raise TypeError(f"{hint} has no JSON Schema")
+    raise TypeError(f"{hint} cannot be described by JSON Schema")
 
 
 def _any_of(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Any of several schemas; simple types are one list of them."""
+    """Return a schema for any of several; simple types become one list."""
     if all(set(schema) == {"type"} for schema in schemas):
         return {"type": [schema["type"] for schema in schemas]}
     return {"anyOf": [*schemas]}
 
 
-def _described(kind: type) -> dict[str, str]:
-    """The first line of a class's docstring as its description."""
-    lines = _docstring(kind).splitlines()
+def _described(declared: type) -> dict[str, str]:
+    """Return the first line of a class's docstring as its description."""
+    lines = _docstring(declared).splitlines()
     return {"description": lines[0]} if lines else {}
 
 
-def _docstring(kind: type) -> str:
-    """A class's own docstring, not that of `dict` or the signature that `dataclass` writes."""
-    text = vars(kind).get("__doc__") or ""
-    return "" if text.startswith(f"{kind.__name__}(") else inspect.cleandoc(text)
+def _docstring(declared: type) -> str:
+    """Return a class's docstring, not that of `dict` or the signature that `dataclass` writes."""
+    text = vars(declared).get("__doc__") or ""
+    return "" if text.startswith(f"{declared.__name__}(") else inspect.cleandoc(text)
 
 
-def _attributes(kind: type) -> dict[str, str]:
-    """Descriptions of attributes in a class's docstring."""
-    _, _, section = _docstring(kind).partition("Attributes:\n")
+def _attributes(declared: type) -> dict[str, str]:
+    """Return the descriptions of attributes in a class's docstring."""
+    _, _, section = _docstring(declared).partition("Attributes:\n")
     return {
         name: " ".join(text.split())
         for names, text in ATTRIBUTE.findall(inspect.cleandoc(section))

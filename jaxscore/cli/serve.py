@@ -53,9 +53,9 @@ exit code: 0 ended by a signal, 2 port in use, no such model, unusable flags.
 """
 
 
-def _whole_number(most: int, what: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= most):
-        raise ValueError(f"{text!r} is not {what} from 0 to {most}")
+def _whole_number(limit: int, expected: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= limit):
+        raise ValueError(f"{text!r} is not {expected} from 0 to {limit}")
     return int(text)
 
 

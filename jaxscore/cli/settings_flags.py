@@ -62,14 +62,14 @@ def column_flag(fields: Sequence[str]) -> Any:
     return flag([], metavar="FIELD=NAME", help=f"names of the input for the fields {names}")
 
 
-def parse_columns(given: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
+def parse_columns(words: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
     """Parse FIELD=NAME words into {field: its name in the file}.
 
     Raises:
-        InputError: a word is no pair, or its field is unknown or given twice.
+        InputError: a word is not a pair, or its field is unknown or given twice.
     """
     out: dict[str, str] = {}
-    for word in given:
+    for word in words:
         field, equals, name = word.partition("=")
         if not (field and equals and name):
             raise InputError(

@@ -54,25 +54,25 @@ class Shard(NamedTuple):
     beside: Path | None = None
 
 
-def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard]:
-    """All shards, by name.
+def shards_of(args: argparse.Namespace, paths: Sequence[Path]) -> Iterator[Shard]:
+    """Return all shards, by name.
 
     Raises:
-        InputError: there is no file, or two have one name or one output.
+        InputError: no file exists, or two have one name or one output.
     """
-    found: Found = {}
+    files: Found = {}
     system = declaration(args.command)
-    for path in given:
+    for path in paths:
         for name, file in _files(path, args.output, getattr(args, "forms", FORMS)).items():
-            if name in found:
+            if name in files:
                 raise InputError(
                     f"--input {remote.displayed(path)}: two inputs have the name {name}, and one "
                     "output; give their common folder, or run twice"
                 )
-            found[name] = file
+            files[name] = file
     names: dict[str, str] = {}  # of outputs -> of their inputs
-    for name in sorted(found):
-        source, identity = found[name]
+    for name in sorted(files):
+        source, identity = files[name]
         output = _output(system, args, name, source)
         other = names.setdefault(_place(output), name)
         if other != name:
@@ -85,7 +85,7 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
 
 
 def with_beside(args: argparse.Namespace, shard: Shard) -> Shard:
-    """A shard with the file that is read with it, and with its digest in the identity."""
+    """Return a shard with the file that is read with it, whose digest joins the identity."""
     companions = getattr(args, "companions", lambda name: ())
     for name in companions(shard.source.name):
         beside = _sibling(shard.source, name)
@@ -97,7 +97,7 @@ def with_beside(args: argparse.Namespace, shard: Shard) -> Shard:
 
 
 def _sibling(path: Path, name: str) -> Path:
-    """The path of a name in the folder of a local or remote file."""
+    """Return the path of a name in the folder of a local or remote file."""
     address = remote.address_of(path)
     if address is None:
         return path.with_name(name)
@@ -105,18 +105,18 @@ def _sibling(path: Path, name: str) -> Path:
 
 
 def _output(system: System, args: argparse.Namespace, name: str, source: Path) -> Path:
-    """The output of a shard: the input's name, in a form that records have."""
-    kind = form_of(source)
+    """Return the output of a shard: the input's name, in a form that records have."""
+    form = form_of(source)
     if system.layout is not None:
         name = f"{name.removesuffix(compression_of(source))}"
-        name = name if kind == ".json" else f"{name}.json"
-    elif source.is_dir() or kind not in (".jsonl", ".ndjson", *TABLES):
+        name = name if form == ".json" else f"{name}.json"
+    elif source.is_dir() or form not in (".jsonl", ".ndjson", *TABLES):
         name = f"{name}.jsonl"
     return remote.below(args.output, name)
 
 
 def output_name(shard: Shard) -> str | None:
-    """The output's name below the output folder."""
+    """Return the output's name below the output folder."""
     if shard.output is None:
         return None
     n_parts = len(Path(shard.name).parts)
@@ -152,7 +152,7 @@ def check_apart(shards: Sequence[Shard], folder: Path | None = None) -> None:
 
 
 def _place(path: Path) -> str:
-    """A text that two paths of one file or address have in common."""
+    """Return a text that is equal for all paths of one file or address."""
     address = remote.address_of(path)
     return os.path.realpath(path) if address is None else _normal(address)
 
@@ -167,40 +167,42 @@ Found = dict[str, tuple[Path, Mapping[str, Any] | None]]
 
 
 def _files(path: Path, output: Path, forms: Sequence[str]) -> Found:
-    """The files that one word of --input means: name -> path, and identity if it is known.
+    """Return the files that one word of --input means: name -> path, and identity if it is known.
 
-    Names are below the folder, or below the part of a pattern before its first sign, whichever
-    files there are. What lies below the output is left out.
+    Names are relative to the folder, or to the part of a pattern before its first sign. Files
+    below the output are left out.
     """
     address = remote.address_of(path)
     if address is not None:
         if not is_pattern(path) and not isinstance(path, Folder):
             return {path.name: (path, None)}
-        found, top = _remote_files(path, address), _normal("/".join(_top(path)))
+        matches, top = _remote_files(path, address), _normal("/".join(_top(path)))
     elif str(path) == "-":
         return {"stdin.jsonl": (path, None)}
     elif path.is_file() or (path.is_dir() and is_dataset(path)):
         return {path.name: (path, None)}
     elif is_pattern(path):
-        found, top = _matches(path), os.path.realpath(Path(*_top(path)))
+        matches, top = _matches(path), os.path.realpath(Path(*_top(path)))
     else:
         files = ((file.relative_to(path).as_posix(), file) for file in sorted(path.rglob("*")))
-        found = {name: (file, None) for name, file in files if file.is_file()}
+        matches = {name: (file, None) for name, file in files if file.is_file()}
         top = os.path.realpath(path)
     if not is_pattern(path):
-        found = {name: file for name, file in found.items() if _is_taken(name, forms)}
-    start, own = f"{top.rstrip('/')}/", f"{_place(output)}/"
-    if own.startswith(start) and own != start:
-        own = own.removeprefix(start)
-        found = {name: file for name, file in found.items() if not name.startswith(own)}
-    for name in found:
+        matches = {name: file for name, file in matches.items() if _is_taken(name, forms)}
+    start, output_prefix = f"{top.rstrip('/')}/", f"{_place(output)}/"
+    if output_prefix.startswith(start) and output_prefix != start:
+        output_prefix = output_prefix.removeprefix(start)
+        matches = {
+            name: file for name, file in matches.items() if not name.startswith(output_prefix)
+        }
+    for name in matches:
         check_name(name, f"--input {remote.displayed(path)}")
-    if not found:
+    if not matches:
         raise InputError(
             f"--input {remote.displayed(path)}: found no file, expected files, patterns such as "
             f"'data/*.jsonl.gz', or a folder with files of {', '.join(forms)}"
         )
-    return found
+    return matches
 
 
 def _remote_files(path: Path, address: str) -> Found:
@@ -218,21 +220,21 @@ def _matches(pattern: Path) -> Found:
 
 
 def _top(path: Path) -> tuple[str, ...]:
-    """Parts of a folder, or of a pattern before the first part with a sign."""
+    """Return the parts of a folder, or of a pattern before the first part with a sign."""
     address = remote.address_of(path)
     parts = path.parts if address is None else tuple(address.rstrip("/").split("/"))
     if not is_pattern(path):
         return parts
-    return parts[: next(k for k, part in enumerate(parts) if set(part) & set(SIGNS))]
+    return parts[: next(k for k, level in enumerate(parts) if set(level) & set(SIGNS))]
 
 
 def _is_taken(name: str, forms: Sequence[str]) -> bool:
-    """Whether a file below a folder is an input: of one of the forms, not hidden, no manifest."""
+    """Return True if a file below a folder is an input: of one of the forms, and not hidden."""
     return (
         form_of(Path(name)) in forms
         and not any(
-            part.startswith((".", "_")) and part not in (".", "..")  # refused, not skipped
-            for part in name.split("/")
+            level.startswith((".", "_")) and level not in (".", "..")  # refused, not skipped
+            for level in name.split("/")
         )
         and not name.endswith((MANIFEST, ".report.json", "_report.json"))
     )
@@ -246,18 +248,18 @@ def is_pattern(path: Path) -> bool:
 
 
 def identity_of(source: Path) -> Mapping[str, Any] | None:
-    """What changes with the bytes of an input; None for one that can be read once.
+    """Return facts that change with the bytes of an input; None for one that can be read once.
 
     Raises:
         InputError: it does not exist.
     """
     if remote.address_of(source) is not None:
-        if (found := remote.identity(source)) is None:
+        if (identity := remote.identity(source)) is None:
             raise InputError(
                 f"--input {remote.displayed(source)}: there is no such file, or no access to it; a "
                 "folder of a store ends in a slash"
             )
-        return found
+        return identity
     if str(source) == "-" or not (source.is_file() or source.is_dir()):
         return None
     if source.is_file():
@@ -265,22 +267,22 @@ def identity_of(source: Path) -> Mapping[str, Any] | None:
         return {"size": facts.st_size, "mtime_ns": str(facts.st_mtime_ns)}
     facts_of = [(file, file.stat()) for file in sorted(source.rglob("*")) if file.is_file()]
     listed = [
-        [file.relative_to(source).as_posix(), known.st_size, known.st_mtime_ns]
-        for file, known in facts_of
+        [file.relative_to(source).as_posix(), stat.st_size, stat.st_mtime_ns]
+        for file, stat in facts_of
     ]
     digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-    return {"size": sum(known.st_size for _, known in facts_of), "files_sha256": digest}
+    return {"size": sum(stat.st_size for _, stat in facts_of), "files_sha256": digest}
 
 
-def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) -> None:
+def write_listing(folder: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
     """Write the names of all shards to a list in the output folder, for `merge`.
 
-    Each --input has a list of its own, so that runs of different inputs replace none, and one
-    without an input that is gone replaces that of the run before.
+    Each --input has its own list: runs of other inputs do not replace it, and a run whose
+    input has lost a file replaces that of the run before.
     """
     if not processes.is_first():
         return
-    words = "\n".join(sorted("-" if str(path) == "-" else _place(path) for path in given))
+    words = "\n".join(sorted("-" if str(path) == "-" else _place(path) for path in paths))
     digest = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:8]
     path = remote.below(folder, f"{LISTING}{digest}.json")
     names = {shard.name: output_name(shard) for shard in shards}
@@ -295,7 +297,7 @@ def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) 
 
 
 def listings(folder: Path) -> list[Path]:
-    """The lists of shards in an output folder."""
+    """Return the lists of shards in an output folder."""
     address = remote.address_of(folder)
     if address is None:
         return sorted(folder.glob(f"{LISTING}*.json"))
@@ -323,7 +325,7 @@ def manifests(
     """Each shard with its output's manifest, or None if it is not finished.
 
     Args:
-        is_forced: if True, a damaged manifest has no fields.
+        is_forced: if True, a damaged manifest is empty.
 
     Raises:
         InputError: a manifest is damaged.
@@ -341,7 +343,7 @@ def manifests(
         return list(zip(shards, pool.map(read, shards), strict=True))
 
 
-def changed_outputs(found: Sequence[tuple[Shard, Mapping[str, Any] | None]]) -> list[str | None]:
+def changed_outputs(pairs: Sequence[tuple[Shard, Mapping[str, Any] | None]]) -> list[str | None]:
     """Describe how each shard's output differs from its manifest, see `output_difference`."""
 
     def change(pair: tuple[Shard, Mapping[str, Any] | None]) -> str | None:
@@ -352,10 +354,10 @@ def changed_outputs(found: Sequence[tuple[Shard, Mapping[str, Any] | None]]) -> 
         return output_difference(records, manifest) or output_difference(shard.output, manifest)
 
     with ThreadPoolExecutor(MOST_REQUESTS) as pool:
-        return list(pool.map(change, found))
+        return list(pool.map(change, pairs))
 
 
 def _manifest(output: Path) -> dict[str, Any] | None:
-    """The manifest of a finished output, or None if one of them is missing."""
+    """Return the manifest of a finished output, or None if one of them is missing."""
     is_there = remote.address_of(output) is not None or output.exists()
     return read_manifest(output) if is_there else None

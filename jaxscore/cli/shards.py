@@ -48,19 +48,19 @@ RunCommand = Callable[[argparse.Namespace], int]
 
 
 @dataclasses.dataclass
-class Part:
-    """What a run knows of the shard that it scores; attribute `part` of the flags.
+class ShardRun:
+    """The state of a run for the shard that it scores; attribute `shard_run` of the flags.
 
     Attributes:
-        prefix: of the ids of items without one.
+        prefix: the beginning of the ids of items without an id.
         identity: size and version of the input.
-        beside: file that is read with the input, or None.
+        beside: a file that is read with the input, or None.
         scorer: the loaded model of the shard before, or None.
         model: name of the loaded model.
         tokenizer: digest of its tokenizer files; None without such files.
-        dtype: of the model of the finished shards, or None if there is none.
-        ignores_output: whether results in an earlier output are computed again; one of a store
-            goes on from its journal alone.
+        dtype: the dtype of the finished shards' model, or None without finished shards.
+        ignores_output: if True, results of an earlier output are computed again; an output in a
+            store goes on from its journal alone.
     """
 
     prefix: str = ""
@@ -87,11 +87,11 @@ class Part:
 
 
 class Outcome(NamedTuple):
-    """How the run of a shard ended.
+    """The end of a shard's run.
 
     Attributes:
         code: exit code.
-        problem: why the shard has no output, or None.
+        problem: why the shard lacks an output, or None.
     """
 
     name: str
@@ -103,7 +103,7 @@ def _shard(text: str) -> tuple[int, int]:
     number, slash, count = text.partition("/")
     if slash and number.isdecimal() and count.isdecimal() and int(number) < int(count):
         return int(number), int(count)
-    raise ValueError(f"{text!r} is no shard, expected K/N with K from 0 to N - 1, such as 0/4")
+    raise ValueError(f"{text!r} is not a shard, expected K/N with K from 0 to N - 1, such as 0/4")
 
 
 shard_flag = functools.partial(flag, group=MANY_FILES)
@@ -158,12 +158,12 @@ def command(
 def run(args: argparse.Namespace) -> int:
     """Run a command on one file, or on each shard of a folder that is this worker's."""
     _check_engine(args)
-    given = args.input if isinstance(args.input, list) else [args.input]
-    if isinstance(args.output, Folder) and args.output.name:  # `/` and `./` are no new folder
-        return _run_shards(args, given)
-    if len(given) > 1 or is_pattern(given[0]):
+    paths = args.input if isinstance(args.input, list) else [args.input]
+    if isinstance(args.output, Folder) and args.output.name:  # `/` and `./` are not a new folder
+        return _run_shards(args, paths)
+    if len(paths) > 1 or is_pattern(paths[0]):
         raise InputError(
-            f"--input {' '.join(map(remote.displayed, given))}: found several files or a pattern, "
+            f"--input {' '.join(map(remote.displayed, paths))}: found several files or a pattern, "
             "which give one output each; give --output FOLDER/ with a slash, then "
             "jaxscore merge FOLDER/"
         )
@@ -176,25 +176,25 @@ def run(args: argparse.Namespace) -> int:
                 f"--{name} {value}: shards are files of a folder; give --output FOLDER/ with a "
                 "slash"
             )
-    _check_file(args, given[0])
+    _check_file(args, paths[0])
     has_folder = getattr(args, "output_dir", None) is not None
-    if args.output is None and not has_folder and _is_copied(given[0]):
+    if args.output is None and not has_folder and _is_copied(paths[0]):
         raise InputError(
-            f"--input {remote.displayed(given[0])}: the default output lies beside the input, and "
+            f"--input {remote.displayed(paths[0])}: the default output is next to the input, and "
             "this one is read from a temporary copy; give --output FILE"
         )
-    shard = with_beside(args, Shard(given[0], "", args.output, None))
+    shard = with_beside(args, Shard(paths[0], "", args.output, None))
     if remote.address_of(shard.source) is not None:
         check_apart([shard])
     if args.output is None or remote.address_of(args.output) is None:
-        return _run_one(args, shard, Part())
+        return _run_one(args, shard, ShardRun())
     identity = {**(identity_of(shard.source) or {}), **(shard.identity or {})}
     shard = shard._replace(identity=identity or None)
     [state] = states_of(args, [shard])
     if state.is_finished:
         print(f"nothing was left to do in {remote.displayed(args.output)}")
         return int(state.has_failed)
-    return _run_one(args, shard, Part(identity=shard.identity))
+    return _run_one(args, shard, ShardRun(identity=shard.identity))
 
 
 def _check_file(args: argparse.Namespace, source: Path) -> None:
@@ -218,13 +218,13 @@ def _check_file(args: argparse.Namespace, source: Path) -> None:
 
 
 class State(NamedTuple):
-    """What a shard's manifest says.
+    """The state of a shard by its manifest.
 
     Attributes:
-        is_finished: by this run, as of `finished_shards.is_finished`.
-        is_outdated: it was finished, with another input.
-        has_failed: whether items of a finished shard failed.
-        dtype: of its model, or None if it has none.
+        is_finished: True if this run has finished it, see `finished_shards.is_finished`.
+        is_outdated: True if it was finished with another input.
+        has_failed: True if items of a finished shard failed.
+        dtype: the dtype of its model, or None.
     """
 
     is_finished: bool
@@ -234,7 +234,7 @@ class State(NamedTuple):
 
 
 def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
-    """The state of each shard, as the first process finds it.
+    """Return the state of each shard, as the first process sees it.
 
     Raises:
         InputError: one is finished by another run, or the processes have other inputs.
@@ -243,16 +243,16 @@ def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
 
     processes.verify_same("inputs", json.dumps([shard.name for shard in shards]).encode())
     states, n_unverified = [], 0
-    known = manifests(shards, is_forced=args.force) if processes.is_first() else []
-    changes = [None] * len(known) if args.force else changed_outputs(known)
-    for (shard, manifest), changed in zip(known, changes, strict=True):
-        found = manifest or {}
+    pairs = manifests(shards, is_forced=args.force) if processes.is_first() else []
+    changes = [None] * len(pairs) if args.force else changed_outputs(pairs)
+    for (shard, manifest), changed in zip(pairs, changes, strict=True):
+        fields = manifest or {}
         is_done = is_finished(args, shard, manifest, changed)
-        n_unverified += is_done and OUTPUTS not in found
-        dtype = (found.get("model") or {}).get("dtype")
-        is_same = args.force and found.get("input_identity") == shard.identity
+        n_unverified += is_done and OUTPUTS not in fields
+        dtype = (fields.get("model") or {}).get("dtype")
+        is_same = args.force and fields.get("input_identity") == shard.identity
         is_outdated = manifest is not None and not is_done and not is_same
-        states.append(State(is_done, is_outdated, is_done and bool(found.get("failed")), dtype))
+        states.append(State(is_done, is_outdated, is_done and bool(fields.get("failed")), dtype))
     if n_unverified:
         messages.remark(args, UNVERIFIED.replace("{n}", str(n_unverified)))
     return [
@@ -262,23 +262,23 @@ def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
 
 
 def _is_copied(source: Path) -> bool:
-    """Whether an input is remote or standard input: a run then reads a copy."""
+    """Return True if an input is remote or standard input: a run then reads a copy."""
     return remote.address_of(source) is not None or streams.descriptor(source) is not None
 
 
 def _run_one(
     args: argparse.Namespace,
     shard: Shard,
-    part: Part,
+    shard_run: ShardRun,
     *,
     is_outdated: bool = False,
 ) -> int:
-    """An ordinary run, on a local copy of the input if it is remote.
+    """Run on one file, on a local copy of the input if it is remote.
 
     Args:
-        is_outdated: whether the output was finished with another input.
+        is_outdated: True if the output was finished with another input.
     """
-    own = argparse.Namespace(**{**vars(args), "loaded": None})
+    shard_args = argparse.Namespace(**{**vars(args), "loaded": None})
     output, upload, journal = shard.output, None, None
     with contextlib.ExitStack() as stack:
         if output is not None and remote.address_of(output) is not None:
@@ -287,24 +287,24 @@ def _run_one(
             upload = Upload(output, manifest_path(output))
             if getattr(args, "journal", None) is None:
                 journal = default_path(output)
-                stack.enter_context(copied_journal(journal, lambda: own.loaded, add_rows))
-        part.ignores_output = args.force or is_outdated or upload is not None
-        part.beside = shard.beside
+                stack.enter_context(copied_journal(journal, lambda: shard_args.loaded, add_rows))
+        shard_run.ignores_output = args.force or is_outdated or upload is not None
+        shard_run.beside = shard.beside
         try:
             args.loaded = None  # the part alone has the scorer, and can let it go
             source = stack.enter_context(remote.fetched(shard.source, shard.beside, shard.identity))
             _check_beside(shard, source)
-            own.input, own.output, own.part = source, output, part
-            code = args.run_file(own)
+            shard_args.input, shard_args.output, shard_args.shard_run = source, output, shard_run
+            code = args.run_file(shard_args)
         finally:
-            args.loaded = part.scorer
+            args.loaded = shard_run.scorer
     if upload is not None:
-        if own.loaded is not None:
-            own.loaded.close()  # the journal, which is removed
+        if shard_args.loaded is not None:
+            shard_args.loaded.close()  # the journal, which is removed
         try:
             upload.finish()
         except Taken:
-            if remote.identity(manifest_path(own.output)) is not None:  # it is finished
+            if remote.identity(manifest_path(shard_args.output)) is not None:  # it is finished
                 _remove_copy(args, journal)
             raise
         _remove_copy(args, journal)
@@ -331,7 +331,7 @@ def _check_beside(shard: Shard, source: Path) -> None:
 
 
 def _remove_copy(args: argparse.Namespace, journal: Path | None) -> None:
-    """Remove the copy of a journal, if there is one; the output is finished all the same."""
+    """Remove the copy of a journal, if there is one; a failure does not affect the output."""
     if journal is None:
         return
     try:
@@ -341,22 +341,22 @@ def _remove_copy(args: argparse.Namespace, journal: Path | None) -> None:
 
 
 def score_shard(
-    args: argparse.Namespace, shard: Shard, part: Part, *, is_outdated: bool = False
+    args: argparse.Namespace, shard: Shard, shard_run: ShardRun, *, is_outdated: bool = False
 ) -> int:
     """Run the command on one shard of a folder; returns its exit code.
 
     Raises:
-        InputError: the shard has no output. An outdated one then has no manifest either, so that
-            `merge` does not take it for finished.
+        InputError: the shard failed. An outdated manifest is then removed too, so that `merge`
+            does not take the shard for finished.
     """
     if remote.address_of(shard.source) is None:  # hours may have passed since it was listed
         shard = shard._replace(identity=identity_of(shard.source))
         shard = with_beside(args, shard)
-    part.prefix, part.identity = f"{shard.name}:", shard.identity
+    shard_run.prefix, shard_run.identity = f"{shard.name}:", shard.identity
     # Every shard would print a closing block; its manifest and report have the same.
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return _run_one(args, shard, part, is_outdated=is_outdated)
+            return _run_one(args, shard, shard_run, is_outdated=is_outdated)
     except InputError as problem:
         if is_outdated and not isinstance(problem, Held):
             _remove_outdated(args, shard)
@@ -390,10 +390,10 @@ Pending = Sequence[tuple[Shard, State]]
 
 def _outcomes(args: argparse.Namespace, pending: Pending, dtype: str | None) -> Iterator[Outcome]:
     """Score shards in this process, one after the other."""
-    part = Part(dtype=dtype)
+    shard_run = ShardRun(dtype=dtype)
     for shard, state in pending:
         try:
-            code = score_shard(args, shard, part, is_outdated=state.is_outdated)
+            code = score_shard(args, shard, shard_run, is_outdated=state.is_outdated)
         except InputError as problem:
             yield Outcome(shard.name, 2, remote.displayed(problem))
         else:
@@ -411,45 +411,45 @@ def _check_engine(args: argparse.Namespace) -> None:
             raise InputError(f"--actors {args.actors}: only with --engine ray; give it too")
         return
     if getattr(args, "distributed", False):
-        raise InputError(f"--distributed: --engine {args.engine} has processes of its own; drop it")
+        raise InputError(f"--distributed: --engine {args.engine} starts its own processes; drop it")
     if (journal := getattr(args, "journal", None)) not in (None, "off"):
         raise InputError(
-            f"--journal {journal}: with --engine {args.engine} each shard has a journal of its "
-            "own; leave it out, or give off"
+            f"--journal {journal}: with --engine {args.engine} each shard has its own "
+            "journal; leave it out, or give off"
         )
 
 
-def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
+def _run_shards(args: argparse.Namespace, paths: Sequence[Path]) -> int:
     if (page := getattr(args, "html", None)) is not None:
         raise InputError(
-            f"--html {page}: each file has a page of its own, and each would replace this one; "
+            f"--html {page}: each file has its own page, and each would replace this one; "
             "leave it out, and give it to jaxscore merge"
         )
     if remote.address_of(args.output) is not None:
         remote.check_writable(args.output)
-    shards = list(shards_of(args, given))
+    shards = list(shards_of(args, paths))
     check_apart(shards, args.output)
     is_one_run = getattr(args, "distributed", False)  # all its processes score each shard
     number, count = args.shard or (None if is_one_run else _from_scheduler()) or (0, 1)
-    write_listing(args.output, given, shards)
-    own = shards[number::count]
-    states = states_of(args, own)
+    write_listing(args.output, paths, shards)
+    own_shards = shards[number::count]
+    states = states_of(args, own_shards)
     n_finished = sum(state.is_finished for state in states)
     if n_finished:
-        messages.remark(args, f"{n_finished} of {len(own)} shards are finished")
+        messages.remark(args, f"{n_finished} of {len(own_shards)} shards are finished")
     dtypes = [state.dtype for state in states if state.is_finished and state.dtype is not None]
     dtype = next(iter(dtypes), None)
-    for shard, state in zip(own, states, strict=True):
+    for shard, state in zip(own_shards, states, strict=True):
         if state.has_failed:
             print(f"shard    {shard.name}, finished before with failed items")
-    pending = [pair for pair in zip(own, states, strict=True) if not pair[1].is_finished]
+    pending = [pair for pair in zip(own_shards, states, strict=True) if not pair[1].is_finished]
     outcomes = _outcomes
     if args.engine is not None and pending:
         from jaxscore.cli.ray_engine import outcomes
     codes, refused = [], 0
     for outcome in outcomes(args, pending, dtype):
         if outcome.problem is not None:
-            if len(own) == 1:
+            if len(own_shards) == 1:
                 raise InputError(outcome.problem)
             refused += 1
             messages.print_failure(outcome.name, outcome.problem)
@@ -458,7 +458,7 @@ def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
         print(f"shard    {outcome.name}{', with failed items' if outcome.code else ''}")
     others = f", shard {number}/{count}" if count > 1 else ""
     print(
-        f"done     {len(codes)} of {counted(len(own), 'files')}{others}, {n_finished} were "
+        f"done     {len(codes)} of {counted(len(own_shards), 'files')}{others}, {n_finished} were "
         f"finished, {refused} failed"
     )
     print(f"files    {remote.displayed(args.output)}/")
@@ -468,32 +468,38 @@ def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
 
 
 def _from_scheduler() -> tuple[int, int] | None:
-    """The shard that a Slurm array or an indexed Kubernetes Job gives this process.
+    """Return the shard that a Slurm array or an indexed Kubernetes Job gives this process.
 
     Raises:
-        InputError: the variables contradict each other, or say no count.
+        InputError: the variables contradict each other, or lack the count.
     """
-    found = os.environ
+    variables = os.environ
     try:
-        if "SLURM_ARRAY_TASK_ID" in found:
-            first = int(found.get("SLURM_ARRAY_TASK_MIN", 0))
-            step = int(found.get("SLURM_ARRAY_TASK_STEP", 1)) or 1  # some say 0 of one task
-            number = (int(found["SLURM_ARRAY_TASK_ID"]) - first) // step
-            names, count = "SLURM_ARRAY_TASK_ID, _MIN, _COUNT", int(found["SLURM_ARRAY_TASK_COUNT"])
-        elif "JOB_COMPLETION_INDEX" in found:
+        if "SLURM_ARRAY_TASK_ID" in variables:
+            first = int(variables.get("SLURM_ARRAY_TASK_MIN", 0))
+            step = int(variables.get("SLURM_ARRAY_TASK_STEP", 1)) or 1  # some say 0 of one task
+            number = (int(variables["SLURM_ARRAY_TASK_ID"]) - first) // step
+            names, count = (
+                "SLURM_ARRAY_TASK_ID, _MIN, _COUNT",
+                int(variables["SLURM_ARRAY_TASK_COUNT"]),
+            )
+        elif "JOB_COMPLETION_INDEX" in variables:
             names = "JOB_COMPLETION_INDEX, JOB_COMPLETIONS"
-            number, count = int(found["JOB_COMPLETION_INDEX"]), int(found["JOB_COMPLETIONS"])
+            number, count = (
+                int(variables["JOB_COMPLETION_INDEX"]),
+                int(variables["JOB_COMPLETIONS"]),
+            )
         else:
             return None
     except (KeyError, ValueError) as problem:
         raise InputError(
             f"the scheduler's variables are incomplete ({type(problem).__name__}: {problem}); set "
-            "SLURM_ARRAY_TASK_COUNT beside SLURM_ARRAY_TASK_ID, JOB_COMPLETIONS beside "
+            "SLURM_ARRAY_TASK_COUNT with SLURM_ARRAY_TASK_ID, JOB_COMPLETIONS with "
             "JOB_COMPLETION_INDEX, or give --shard K/N"
         ) from None
     if not 0 <= number < count:
         raise InputError(
             f"{names}: found shard {number} of {count}, expected one from 0 to {count - 1}; give "
-            "--shard K/N (an array with gaps has no count of its own)"
+            "--shard K/N (an array with gaps does not have a count)"
         )
     return number, count

@@ -33,10 +33,10 @@ class ApiFlags:
 def api_endpoint(
     args: argparse.Namespace, url: str | None, settings: PromptSettings
 ) -> "CompletionsEndpoint | None":
-    """The server's model, by the name that `--model` gives.
+    """Return the server's model, by the name that `--model` gives.
 
     Args:
-        url: of the server; None for a local model, which has no endpoint.
+        url: the server's URL; None for a local model.
 
     Raises:
         InputError: a flag or a setting that no endpoint supports; an invalid URL; a key in the

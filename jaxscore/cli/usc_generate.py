@@ -36,7 +36,7 @@ def _expand(words: Words) -> None:
     other_n, inputs = words.get("n", [n])[-1], words.get("input", [path])
     if other_n != n or any(word != path for word in inputs):
         raise InputError(
-            f"-d says -n {n} --input {path}, beside it -n {other_n} --input {' '.join(inputs)} "
+            f"-d means -n {n} --input {path}, and -n {other_n} --input {' '.join(inputs)} "
             "is given; give -d alone, or -n and --input"
         )
     words |= {"n": [n], "input": [path]}

@@ -38,7 +38,7 @@ NO_FLAGS = {
     "command",
     "loaded",
     "scorer",
-    "part",
+    "shard_run",
     "forms",
     "fingerprints",
 }  # attributes of argparse's result beside flags

@@ -298,7 +298,7 @@ function showColours() {
 		box.style.setProperty("--a", k / 4);
 		return box;
 	});
-	byId("legend").replaceChildren(...legend, make("span", { class: "note" }, unit + " · ≠ is not the most probable token"));
+	byId("legend").replaceChildren(...legend, make("span", { class: "note" }, unit + " · ≠ not the most probable token"));
 	sides.forEach(paint);
 }
 

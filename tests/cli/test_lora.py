@@ -89,7 +89,7 @@ def test_a_server_takes_no_adapter(run, tmp_path, adapter):
     words = (QWEN, DEMO / "chronologic.jsonl", "--output-dir", tmp_path, "--lora", adapter)
     code, _, err = run("chronologic", *words, "--api-base", "http://127.0.0.1:9")
     assert code == 2
-    assert "an endpoint has weights of its own" in err
+    assert "an endpoint has its own weights" in err
     for judge in (("--gpt", "x"), ("--llm-ollama", "x"), ("--bem",)):
         code, _, err = run("judge", "--experiments-folder", tmp_path, *judge, "--lora", adapter)
         assert code == 2

@@ -535,9 +535,9 @@ estimate of one layer     time    MFU  collectives
 1 x 32768                 none
 the compiler's model of the chip, not a measurement
 a kernel counts as what it declares: interval_attention
-8 x 512: without 3 operations that it has no model of; they move nothing
+8 x 512: without 3 operations that it does not model; they move nothing
 recurrent: without the states at branch points, which are made in a loop
-none: it has no model of some operation, or refused the program""",
+none: it does not model some operation, or refused the program""",
     """\
 estimate of the LM head     time  products alone
 4096 queries             5.83 ms           97.1%

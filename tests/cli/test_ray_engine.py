@@ -310,7 +310,7 @@ def test_actor_that_waits_for_a_journal_finds_the_shard_finished(data, actor, mo
 
     def finish_elsewhere(args, shard, *_: object, **__: object) -> int:
         identity = shard_files.identity_of(data / "in/0.jsonl")
-        score(args, shard._replace(identity=identity), shards.Part())
+        score(args, shard._replace(identity=identity), shards.ShardRun())
         raise Held("held")
 
     identity = shard_files.identity_of(data / "in/0.jsonl")
@@ -411,8 +411,8 @@ def test_empty_address_is_a_local_cluster(data, ray, monkeypatch):
     ("more", "message"),
     [
         (("--actors", "2"), "only with --engine ray"),
-        (("--engine", "ray", "--journal", "x"), "each shard has a journal of its own"),
-        (("--engine", "ray", "--distributed"), "has processes of its own"),
+        (("--engine", "ray", "--journal", "x"), "each shard has its own journal"),
+        (("--engine", "ray", "--distributed"), "starts its own processes"),
         (("--engine", "ray", "--output", "out.jsonl"), "shards are files of a folder"),
     ],
 )

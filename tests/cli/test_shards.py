@@ -483,7 +483,7 @@ def test_copied_input_without_output_is_refused(run, words):
     for command in (["self-certainty"], ["usc-generate", "-n", 2]):
         ran = run(*command, "--model", QWEN, "--input", *words)
         assert ran.code == 2
-        assert f"--input {words[0]}: the default output lies beside the input" in ran.err
+        assert f"--input {words[0]}: the default output is next to the input" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_probsem(both, place):
         ("paths", ("--boundary", "upstream"), "boundary upstream: an endpoint"),
         ("score", ("--truncate", "left"), "truncate: an endpoint takes texts as they are"),
         ("score", ("--audit-noise", 2), "audit_noise: an endpoint's layouts are its own"),
-        ("score", ("--lora", "x"), "--lora and --quantize: an endpoint has weights of its own"),
+        ("score", ("--lora", "x"), "--lora and --quantize: an endpoint has its own weights"),
         ("score", ("--quantize", "int8"), "--lora and --quantize: an endpoint"),
         ("paths", ("--boundary", "joint", "--reproducible"), "--reproducible: an endpoint does"),
         ("score", ("--api-base", "ftp://x"), "is not the URL of a server"),

@@ -290,7 +290,7 @@ def test_the_published_data_set_beside_another_value_is_refused(run, folder, oth
     words = [word for pair in (("-d", "usc-2-in.json"), other)[::order] for word in pair]
     code, _, err = run("usc-generate", *words, "--model", QWEN, "--quiet")
     assert code == 2
-    assert f"-d says -n 2 --input in.json, beside it {found} is given; give -d alone" in err
+    assert f"-d means -n 2 --input in.json, and {found} is given; give -d alone" in err
 
 
 def test_session_ids_of_merged_shards_are_unique(run, tmp_path, asked):
