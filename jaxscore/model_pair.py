@@ -1,7 +1,7 @@
 """A `Scorer` of a pair of models, whose results include their divergences."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -208,10 +208,11 @@ class DivergenceScorer(Scorer):
         n_requests: int | None,
         measures: Collection[str],
         top: int,
+        classes: Mapping[str, Iterable[int]] | None,
     ) -> Iterator[ScoredRequest]:
         """Request all measures of the pair unless others are requested."""
         measures = measures or self.model.functions.measures
-        return super()._stream(chunks, windows, n_requests, measures, top)
+        return super()._stream(chunks, windows, n_requests, measures, top, classes)
 
     @classmethod
     def from_tensors(cls, *_: Any, **__: Any) -> NoReturn:

@@ -455,6 +455,7 @@ class Scorer:
         *,
         top: int = 0,
         measures: Collection[str] = (),
+        classes: Mapping[str, Iterable[int]] | None = None,
     ) -> list[SequenceScores]:
         """Score token ids instead of text.
 
@@ -463,13 +464,16 @@ class Scorer:
                 `SequenceScores`.
             measures: additional measures of each scored token: "deviation", "rank", "renyi2",
                 "varentropy"; see `jaxscore.device.lm_head.sums`.
+            classes: name -> token ids, at least one; the measure `mass_NAME` is the log-probability
+                that one of these ids comes in place of the scored token, nats.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, starts outside its ids,
                 or has an id that is not in the model's vocabulary; `top` is below 0 or above the
-                size of the vocabulary; or a measure does not exist.
+                size of the vocabulary; a measure does not exist; or a class is empty or has an id
+                that is not in the vocabulary.
         """
-        return self.engine.score_sequences(sequences, top=top, measures=measures)
+        return self.engine.score_sequences(sequences, top=top, measures=measures, classes=classes)
 
     def score(
         self,
@@ -481,6 +485,8 @@ class Scorer:
         text_windows: TextWindows | None = None,
         measures: Collection[str] = (),
         top: int = 0,
+        classes: Mapping[str, Iterable[int]] | None = None,
+        ends: bool = False,
     ) -> list[ScoredRequest]:
         """Score all requests, in their order.
 
@@ -497,7 +503,9 @@ class Scorer:
             special_tokens: if True, prepend the tokenizer's BOS to texts without one.
             text_windows: read long texts in windows, see `TextWindows`; None means that they fail
                 or are truncated.
-            measures, top: see `score_sequences`, `ScoredRequest.measures` and `ScoredRequest.top`.
+            measures, top, classes: see `score_sequences`, `ScoredRequest.measures` and
+                `ScoredRequest.top`.
+            ends: compute the measures after each text's last token too, see `ScoredRequest.end`.
 
         Returns:
             One result for each request, as a list that notebooks display (`Results`). A request
@@ -513,11 +521,12 @@ class Scorer:
             special_tokens,
             WINDOW,
             text_windows=text_windows,
+            ends=ends,
         )
         read = list(requests_from(requests))
         order, sizes = order_by_prefix(read)
         chunks = split_chunks((read[k] for k in order), sizes)
-        stream = self._stream(chunks, windows, len(read), measures, top)
+        stream = self._stream(chunks, windows, len(read), measures, top, classes)
         results = Results([None] * len(read))
         for index, scored in zip(order, stream, strict=True):
             results[index] = scored
@@ -536,6 +545,8 @@ class Scorer:
         n_requests: int | None = None,
         measures: Collection[str] = (),
         top: int = 0,
+        classes: Mapping[str, Iterable[int]] | None = None,
+        ends: bool = False,
     ) -> Iterator[ScoredRequest]:
         """Score like `score`, for more requests than fit in memory.
 
@@ -544,7 +555,8 @@ class Scorer:
         of the process is rare.
 
         Args:
-            requests, boundary, truncate, special_tokens, text_windows, measures, top: see `score`.
+            requests, boundary, truncate, special_tokens, text_windows, measures, top, classes,
+                ends: see `score`.
             window: the number of requests that are planned together, share prefixes and are in
                 memory. None means 4,096, and fewer at first, so that the device starts early.
             window_tokens: the maximum number of tokens of a window, or None for no limit; remaining
@@ -563,10 +575,11 @@ class Scorer:
             window,
             window_tokens,
             text_windows,
+            ends,
         )
         sizes = itertools.chain(first, itertools.repeat(window))
         chunks = split_chunks(requests_from(requests), sizes)
-        return self._stream(chunks, windows, n_requests, measures, top)
+        return self._stream(chunks, windows, n_requests, measures, top, classes)
 
     def _stream(
         self,
@@ -575,6 +588,7 @@ class Scorer:
         n_requests: int | None,
         measures: Collection[str],
         top: int,
+        classes: Mapping[str, Iterable[int]] | None,
     ) -> Iterator[ScoredRequest]:
         waiting: deque[Window] = deque()
 
@@ -590,6 +604,7 @@ class Scorer:
             chunks_ahead=windows.chunks_ahead,
             measures=measures,
             top=top,
+            classes=classes,
         ):
             yield from assemble_scores(waiting.popleft(), scores, self.encoder)
 

@@ -6,6 +6,7 @@ that distribution. float32 can represent deviations whose square, the varentropy
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,33 @@ def fast_detect(logprob: np.ndarray, entropy: np.ndarray, deviation: np.ndarray)
     """
     spread = math.fsum(np.square(np.asarray(deviation, np.float64)))
     return (math.fsum(logprob) + math.fsum(entropy)) / math.sqrt(spread) if spread > 0 else None
+
+
+def corrected_words(
+    logprob: np.ndarray, mass: np.ndarray, words: Iterable[Sequence[int]], *, starts_text: bool
+) -> list[float | None]:
+    """Compute ln p of words whose tokens begin with the space before them, nats.
+
+    The probability of a word's tokens includes that of the space before the word, but not that the
+    word ends after them. With B the ids that begin with whitespace, and EOS, the correction is
+    ln p(B | text through the word) - ln p(B | text before the word) (arXiv 2406.14561, 2406.10851).
+
+    Args:
+        logprob: ln p of each of the text's n tokens, NaN if it is not known.
+        mass: ln p(B) in place of each token, and after the last one, [n + 1].
+        words: indices of the consecutive tokens of each word, with those of whitespace before it.
+        starts_text: True if nothing precedes the first token. A word then begins there in any case.
+
+    Returns:
+        ln p of each word, or None if one of its numbers is not known.
+    """
+    out: list[float | None] = []
+    for word in words:
+        first, after = word[0], word[-1] + 1
+        before = 0.0 if starts_text and first == 0 else float(mass[first])
+        value = math.fsum(logprob[first:after]) + float(mass[after]) - before
+        out.append(None if math.isnan(value) else value)
+    return out
 
 
 def _lowest(values: np.ndarray, fraction: float) -> float | None:

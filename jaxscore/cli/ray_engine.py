@@ -333,7 +333,12 @@ class Actor:
         device_type: str,
         begin: Callable[[str], int],
     ) -> None:
-        self._words, self._folder, self._device_type, self._begin = words, folder, device_type, begin
+        self._words, self._folder, self._device_type, self._begin = (
+            words,
+            folder,
+            device_type,
+            begin,
+        )
         self._shard_run = ShardRun(dtype=dtype)
         self._args: argparse.Namespace | None = None
 
@@ -360,7 +365,9 @@ class Actor:
             self._args = app.values(app.command(name), flags)
             self._args.quiet = True  # bars of several actors would mix
             if self._device_type != "CPU" and getattr(self._args, "device", "") is None:
-                self._args.device = self._device_type.lower()  # otherwise JAX may take the CPU in silence
+                self._args.device = (
+                    self._device_type.lower()
+                )  # otherwise JAX may take the CPU in silence
         args = self._args
         names = [name for name in ("source", "output", "beside") if facts[name] is not None]
         places = {name: remote.stage(facts[name]) for name in names}

@@ -13,13 +13,13 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from jaxscore.cli.app import Command
 from jaxscore.io.json_output import json_text
-from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_fields
+from jaxscore.shell.fields import Decision, Metric, is_per_token, metadata_of
 from jaxscore.shell.flags import Flag, flag, flags_of, options_of
 from jaxscore.shell.system import System, id_field
 from jaxscore.systems import SYSTEMS, declaration
@@ -140,6 +140,10 @@ def _setting(setting: Flag) -> dict[str, Any]:
 def _record(system: System) -> dict[str, Any]:
     """Return the schema of an output line: declared fields, the input's fields, and `error`."""
     schema = _typed_dict(system.record)
+    if named := system.settings.named_fields:
+        schema["patternProperties"] = {
+            f"^{prefix}": _output_field(hint) for prefix, hint in named.items()
+        }
     schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
     return {"title": f"record of {system.name}, version {RECORDS}", **schema}
 
@@ -151,13 +155,10 @@ def _typed_dict(record: type) -> dict[str, Any]:
         name: entry.title for name, entry in compared if entry.value is None
     }
     titles = {**_attributes(record), **titles}
-    per_token = per_token_fields(record)
     properties = {}
-    for name, hint in typing.get_type_hints(record).items():
-        value = _type(hint, is_output=True)
-        if name in per_token:
-            value["items"] = _any_of([value["items"], {"type": "null"}])
-        properties[name] = {**({"description": titles[name]} if name in titles else {}), **value}
+    for name, hint in typing.get_type_hints(record, include_extras=True).items():
+        description = {"description": titles[name]} if name in titles else {}
+        properties[name] = {**description, **_output_field(hint)}
     required = sorted(record.__required_keys__)  # type: ignore[attr-defined]
     return {
         **_described(record),
@@ -165,6 +166,13 @@ def _typed_dict(record: type) -> dict[str, Any]:
         "properties": properties,
         **({"required": required} if required else {}),
     }
+
+
+def _output_field(hint: Any) -> dict[str, Any]:
+    value = _type(hint, is_output=True)
+    if is_per_token(hint):
+        value["items"] = _any_of([value["items"], {"type": "null"}])
+    return value
 
 
 def _dataclass(declared: type) -> dict[str, Any]:
@@ -198,6 +206,8 @@ def _type(hint: Any, *, is_output: bool = False) -> dict[str, Any]:
         TypeError: no JSON value has this type.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _type(arguments[0], is_output=is_output)
     if hint is Any:
         return {}
     if is_output and hint in (float, np.float32):

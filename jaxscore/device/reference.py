@@ -188,6 +188,10 @@ def score_positions(
     if "rank" in measures:
         target = jnp.take_along_axis(z, scored.target[:, None], axis=-1)
         values["rank"] = 1.0 + jnp.sum(z > target, axis=-1)
+    mass = None
+    if head.classes is not None:
+        members = jnp.where(jnp.asarray(head.classes), logp[:, None], -jnp.inf)
+        mass = jax.nn.logsumexp(members, axis=-1)
     return Scores(
         logprob=logp[scored.slot, scored.target],
         greedy=scored.target == greedy_id[scored.slot],
@@ -197,4 +201,5 @@ def score_positions(
         top_id=top_id if top else None,
         top_logprob=jnp.take_along_axis(logp, top_id, axis=-1) if top else None,
         measures={name: values[name] for name in measures},
+        mass=mass,
     )

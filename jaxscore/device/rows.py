@@ -97,6 +97,7 @@ class Scores(NamedTuple):
         top_id, top_logprob: the k most probable tokens of each position in descending order, ties
             by the lowest id; None unless requested.
         measures: further measures by name, see `lm_head.sums`.
+        mass: log-probability of each class of `Unembedding.classes`; None without classes.
     """
 
     logprob: Float[Array, " E"]
@@ -107,6 +108,7 @@ class Scores(NamedTuple):
     top_id: Int[Array, "Q k"] | None = None
     top_logprob: Float[Array, "Q k"] | None = None
     measures: dict[str, Float[Array, " Q"]] = {}  # noqa: RUF012 - never changed
+    mass: Float[Array, "Q n_classes"] | None = None
 
 
 class Unembedding(NamedTuple):
@@ -117,6 +119,7 @@ class Unembedding(NamedTuple):
         split: mesh axis over which the vocabulary is split, or None; each shard has consecutive
             columns.
         backend: the implementations for the platform that the program is compiled for.
+        classes: the columns of each class of tokens whose probability is summed, or None.
     """
 
     weight: Num[Array, "V D"]
@@ -125,6 +128,7 @@ class Unembedding(NamedTuple):
     softcap: float | None
     split: str | None = None
     backend: Backend = BACKENDS["cpu"]
+    classes: Bool[Array, "n_classes V"] | None = None
 
 
 def pack_rows(rows: Rows) -> np.ndarray:

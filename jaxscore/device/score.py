@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.lm_head import score_positions
@@ -26,6 +26,7 @@ def score_rows(
     unembedding: Callable[[Any], Unembedding | Pair],
     params: Any,
     rows: Rows,
+    classes: Bool[Array, "n_classes V"] | None = None,
     *caches: KVCache,
     top: int = 0,
     measures: tuple[str, ...] = (),
@@ -33,11 +34,12 @@ def score_rows(
     """Score the edges of a batch under the model that the two functions define.
 
     Args:
+        classes: the ids of each class of tokens whose probability is summed, or None.
         caches: KV caches of the prefixes that the rows continue, for models that take them.
         top, measures: see `score_positions`, or `score_pair` for a pair of models.
 
     Raises:
-        ValueError: `top` is above 0 and there are two models.
+        ValueError: `top` is above 0 or there are classes, and there are two models.
     """
     before = (caches,) if caches else ()
     more = {} if rows.paths is None else {"paths": rows.paths}
@@ -47,8 +49,13 @@ def score_rows(
     if isinstance(head, Pair):
         if top:
             raise ValueError(f"top is {top}, expected 0: a pair of models ranks no tokens")
+        if classes is not None:
+            raise ValueError("classes, expected None: a pair of models sums no classes of tokens")
         return score_pair(flat, rows.scored, head, measures)
-    return score_positions(flat, rows.scored, head, top, measures)
+    if classes is not None and head.split is not None:
+        V = head.weight.shape[0]
+        classes = lax.dynamic_slice_in_dim(classes, lax.axis_index(head.split) * V, V, axis=1)
+    return score_positions(flat, rows.scored, head._replace(classes=classes), top, measures)
 
 
 def score_batch(
@@ -57,6 +64,7 @@ def score_batch(
     shape: tuple[int, int],
     params: Any,
     values: Int[Array, " n"],
+    classes: Bool[Array, "n_classes V"] | None = None,
     *caches: KVCache,
     top: int = 0,
     measures: tuple[str, ...] = (),
@@ -65,7 +73,7 @@ def score_batch(
     """Unpack a batch of this shape from one array, see `rows.unpack_rows`, and run `score_rows`."""
     rows = unpack_rows(values, shape, path_shape)
     run = functools.partial(score_rows, top=top, measures=measures)
-    return run(hidden_states, unembedding, params, rows, *caches)
+    return run(hidden_states, unembedding, params, rows, classes, *caches)
 
 
 def score_shard(
@@ -74,6 +82,7 @@ def score_shard(
     shape: tuple[int, int],
     params: Any,
     values: Int[Array, "1 n"],
+    classes: Bool[Array, "n_classes V"] | None = None,
     *caches: KVCache,
     top: int = 0,
     measures: tuple[str, ...] = (),
@@ -84,5 +93,5 @@ def score_shard(
     Runs inside `jax.shard_map`; `values` holds one batch per shard of the mesh axis DATA.
     """
     run = functools.partial(score_batch, top=top, measures=measures, path_shape=path_shape)
-    scores = run(hidden_states, unembedding, shape, params, values[0], *caches)
+    scores = run(hidden_states, unembedding, shape, params, values[0], classes, *caches)
     return jax.tree.map(lambda x: lax.all_gather(x, DATA, tiled=True), scores)

@@ -13,12 +13,12 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.rows import Rows, ScoredPositions, Scores, pack_rows
 from jaxscore.device.sharding import ROWS, DeviceMesh
 from jaxscore.engine.devices import is_out_of_memory
-from jaxscore.engine.programs import DoesNotFit, Variant, prefix_cache
+from jaxscore.engine.programs import DoesNotFit, Programs, Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.plan.chunks import PathPlan, plan_paths
-from jaxscore.plan.requests import ScoreOptions
+from jaxscore.plan.requests import ScoreOptions, TokenClasses
 from jaxscore.plan.row_batches import RowBatch, split_scored
 
 
@@ -58,6 +58,7 @@ class Dispatch:
         self.variants = variants
         self.n_together = None if mesh is None else mesh.shape.data
         self.too_large: set[tuple[int, int]] = set()
+        self._mask: tuple[TokenClasses, Any] | None = None  # classes, and their mask on the devices
 
     def prefix(self, variant: int, ids: np.ndarray, progress: Progress) -> tuple[KVCache, ...]:
         """Compute the prefix cache of these tokens; return an empty tuple without tokens."""
@@ -144,12 +145,22 @@ class Dispatch:
         path_options = {} if paths is None else {"path_shape": paths.shape}
         values = stack_batches(batches, self.n_together)
         name = f"score with {options.name()}" if any(options) else "score"
+        options_of_program = {"top": options.top, "measures": options.measures, **path_options}
         return programs.run(
             (name, *rows.shape, *slots),
-            functools.partial(score, rows.shape, **options._asdict(), **path_options),
-            (model.params, programs.put(values, ROWS), *caches),
+            functools.partial(score, rows.shape, **options_of_program),
+            (model.params, programs.put(values, ROWS), self._mask_of(options, programs), *caches),
             progress,
         )
+
+    def _mask_of(self, options: ScoreOptions, programs: Programs) -> Any:
+        """Return the mask of the run's classes on the devices, which all batches share."""
+        classes = options.classes
+        if classes is None:
+            return None
+        if self._mask is None or self._mask[0] is not classes:
+            self._mask = classes, programs.put(classes.mask)
+        return self._mask[1]
 
     def _mark_too_large(
         self, shape: tuple[int, int], error: JaxRuntimeError, progress: Progress

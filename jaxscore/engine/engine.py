@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jaxscore.device import jax_settings
@@ -18,7 +18,13 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.journal import Journal
 from jaxscore.models.model import Model
-from jaxscore.plan.requests import ScoreOptions, SequenceScores, TokenSequence, check_sequences
+from jaxscore.plan.requests import (
+    ScoreOptions,
+    SequenceScores,
+    TokenClasses,
+    TokenSequence,
+    check_sequences,
+)
 
 Result = TypeVar("Result")
 
@@ -78,20 +84,24 @@ class Engine(Pipeline):
         *,
         top: int = 0,
         measures: Collection[str] = (),
+        classes: Mapping[str, Iterable[int]] | None = None,
         windows: Windows | None = None,
         chunks_ahead: int = 1,
     ) -> Iterator[list[SequenceScores]]:
         """Yield the scores of each window; see `score_windows` for the remaining arguments.
 
-        Each combination of `top` and `measures` compiles separate programs.
+        Each combination of `top`, `measures` and a number of classes compiles separate programs.
 
         Args:
             top: number of most probable tokens to return for each scored token, see
                 `SequenceScores`.
             measures: names of `ModelFunctions.measures` to return for each scored token.
+            classes: name -> token ids; the measure `mass_NAME` of each scored token is the
+                log-probability that one of these ids comes in its place.
 
         Raises:
-            ValueError: `top` is below 0 or above the vocabulary size, or the model lacks a measure.
+            ValueError: `top` is below 0 or above the vocabulary size, or the model lacks a measure;
+                a class is empty or has an id that is not in the vocabulary.
         """
         top = operator.index(top)
         if not 0 <= top <= self.model.vocab_size:
@@ -103,7 +113,10 @@ class Engine(Pipeline):
             raise ValueError(
                 f"measures hold {unknown[0]!r}, expected some of {', '.join(available) or 'none'}"
             )
-        options = ScoreOptions(top, tuple(name for name in available if name in measures))
+        token_classes = TokenClasses.of(classes, self.model.vocab_size) if classes else None
+        options = ScoreOptions(
+            top, tuple(name for name in available if name in measures), token_classes
+        )
         return self.in_use(self.score_windows(chunks, n_expected, options, windows, chunks_ahead))
 
     def close(self) -> None:
@@ -167,11 +180,12 @@ class Engine(Pipeline):
         *,
         top: int = 0,
         measures: Collection[str] = (),
+        classes: Mapping[str, Iterable[int]] | None = None,
     ) -> list[SequenceScores]:
         """Score sequences that are planned together; return one result for each, in order.
 
         Args:
-            top, measures: see `run`.
+            top, measures, classes: see `run`.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, its `start` is outside its
@@ -180,7 +194,7 @@ class Engine(Pipeline):
         if problems := self.complaints(sequences):
             first = min(problems)
             raise ValueError(f"sequence {first}: {problems[first]}")
-        [scores] = self.run(iter([list(sequences)]), top=top, measures=measures)
+        [scores] = self.run(iter([list(sequences)]), top=top, measures=measures, classes=classes)
         return scores
 
     def complaints(self, sequences: Sequence[TokenSequence]) -> dict[int, str]:

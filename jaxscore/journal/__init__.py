@@ -220,7 +220,7 @@ def unpack_scores(value: bytes, options: ScoreOptions = BASE_SCORES) -> Sequence
         options: the score options of the run that wrote the row.
     """
     body = _checked(value)
-    n_columns, k = 3 + len(options.measures), options.top
+    n_columns, k = 3 + len(options.columns), options.top
     n, rest = divmod(len(body or b""), 4 * (n_columns + 2 * k) + 1)
     if body is None or rest:
         return None
@@ -228,7 +228,7 @@ def unpack_scores(value: bytes, options: ScoreOptions = BASE_SCORES) -> Sequence
     logprob = np.frombuffer(body, "<f4", k * n, 4 * n_columns * n).reshape(n, k)
     id = np.frombuffer(body, "<i4", k * n, 4 * (n_columns + k) * n).reshape(n, k)
     greedy = np.frombuffer(body, np.uint8, n, 4 * (n_columns + 2 * k) * n).astype(bool)
-    measures = dict(zip(options.measures, terms[3:], strict=True))
+    measures = dict(zip(options.columns, terms[3:], strict=True))
     return SequenceScores(terms[0], terms[1], terms[2], greedy, id, logprob, measures)
 
 

@@ -1,9 +1,10 @@
 """Requests in token ids, their results, and checks of requests before planning."""
 
 import dataclasses
+import functools
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ NO_CHOICES = np.zeros(0, np.int32)
 NO_TOP_ID, NO_TOP_LOGPROB = np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
 # Measures that depend on the scored token; all others depend on its position alone.
 PER_TARGET_MEASURES = frozenset({"rank", "reference_logprob"})
+MASS = "mass_"  # start of the name of a class's log-probability among the measures
 NO_MEASURES: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
@@ -79,26 +81,84 @@ class TokenSequence:
         return digest.digest()
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TokenClasses:
+    """Classes of token ids whose probability is computed at each scored token.
+
+    Attributes:
+        names: the name of each class.
+        mask: bool [n, V], True for the ids of a class.
+    """
+
+    names: tuple[str, ...]
+    mask: np.ndarray
+
+    @classmethod
+    def of(cls, ids_by_name: Mapping[str, Iterable[int]], vocab_size: int) -> "TokenClasses":
+        """Create the classes; an id that a class has twice counts once.
+
+        Args:
+            ids_by_name: name -> token ids, at least one.
+            vocab_size: V.
+
+        Raises:
+            ValueError: a class is empty, or an id is not an integer from 0 to V - 1.
+        """
+        mask = np.zeros((len(ids_by_name), vocab_size), bool)
+        for row, (name, values) in zip(mask, ids_by_name.items(), strict=True):
+            ids = np.array([*values])
+            if not ids.size:
+                raise ValueError(f"class {name} is empty, expected at least one id")
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise ValueError(f"class {name} has {ids.tolist()[:5]}, expected token ids")
+            if outside := ids[(ids < 0) | (ids >= vocab_size)].tolist():
+                raise ValueError(
+                    f"class {name} has id {outside[0]}, expected 0 to {vocab_size - 1}: the model "
+                    f"has a vocabulary of {vocab_size}"
+                )
+            row[ids] = True
+        return cls(tuple(ids_by_name), mask)
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """A digest of the ids of all classes, in order."""
+        packed = np.packbits(self.mask, axis=1)
+        return hashlib.blake2b(struct.pack("<qq", *self.mask.shape) + packed.tobytes()).digest()
+
+
 class ScoreOptions(NamedTuple):
     """Scores that a run computes for each token in addition to the base scores.
 
     Attributes:
         top: number of most probable tokens, see `SequenceScores`.
         measures: names of further measures, in the order of the model's program.
+        classes: classes of tokens whose probability is computed, or None.
     """
 
     top: int = 0
     measures: tuple[str, ...] = ()
+    classes: TokenClasses | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names in `SequenceScores.measures`."""
+        names = () if self.classes is None else self.classes.names
+        return *self.measures, *(f"{MASS}{name}" for name in names)
 
     def name(self) -> str:
-        """Return a description for messages and digests; empty for the base scores."""
+        """Return a description for messages; empty for the base scores."""
         top = [f"top {self.top}"] if self.top else []
-        return " ".join([*top, *self.measures])
+        classes = [] if self.classes is None else [f"{len(self.classes.names)} classes"]
+        return " ".join([*top, *self.measures, *classes])
+
+    def identity(self) -> bytes:
+        """Return all that affects the scores, for digests; empty for the base scores."""
+        return self.name().encode() + (b"" if self.classes is None else self.classes.digest)
 
     def key(self) -> bytes:
         """Return the key for the digests of sequences; empty for the base scores."""
-        name = self.name().encode()
-        return hashlib.blake2b(name, digest_size=32).digest() if name else b""
+        identity = self.identity()
+        return hashlib.blake2b(identity, digest_size=32).digest() if identity else b""
 
 
 BASE_SCORES = ScoreOptions()
@@ -113,7 +173,8 @@ class SequenceScores(NamedTuple):
             equal logits by ascending id. k is the run's `top`. All choices have the same row. If a
             token is `greedy`, its `logprob` equals the first value of its row bit for bit. The
             log-probability of probability 0 is minus infinity.
-        measures: name of each requested measure -> float32 [n_scored].
+        measures: name of each requested measure -> float32 [n_scored]; `mass_NAME` is the
+            log-probability of the class NAME.
     """
 
     logprob: np.ndarray
@@ -176,7 +237,7 @@ class GeneratedTokens(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TextWindows:
-    """How a text that is longer than a model's context is read.
+    """Rule by which a text that is longer than a model's context is cut into windows.
 
     Attributes:
         max_length: maximum number of tokens that a window reads.

@@ -48,7 +48,7 @@ class ForestScores:
         self.options = options
         n, top = forest.n_edges, options.top
         logprob, entropy, self_certainty, *measures = np.full(
-            (3 + len(options.measures), n), np.nan, np.float32
+            (3 + len(options.columns), n), np.nan, np.float32
         )
         self._edges = SequenceScores(
             logprob,
@@ -57,7 +57,7 @@ class ForestScores:
             greedy=np.zeros(n, bool),
             top_id=np.zeros((n, top), np.int32),
             top_logprob=np.full((n, top), np.nan, np.float32),
-            measures=dict(zip(options.measures, measures, strict=True)),
+            measures=dict(zip(options.columns, measures, strict=True)),
         )
         self._n_missing: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
@@ -69,7 +69,7 @@ class ForestScores:
     @functools.cached_property
     def digest(self) -> bytes:
         """SHA-256 of the batches and their programs, independent of the order of the requests."""
-        out = hashlib.sha256(self.options.name().encode())
+        out = hashlib.sha256(self.options.identity())
         for subforest, plan in self.plans:
             forest = subforest.forest
             for array in (subforest.prefix, forest.ids, forest.depth, forest.edge_node):
@@ -98,8 +98,10 @@ class ForestScores:
         if self.options.top:
             self._edges.top_id[edge] = scores.top_id[query]
             self._edges.top_logprob[edge] = scores.top_logprob[query]
-        for name, values in self._edges.measures.items():
-            values[edge] = scores.measures[name][query]
+        masses = () if self.options.classes is None else scores.mass.T
+        computed = [*(scores.measures[name] for name in self.options.measures), *masses]
+        for values, column in zip(self._edges.measures.values(), computed, strict=True):
+            values[edge] = column[query]
         return edge
 
     def restore(self, journaled: Mapping[int, SequenceScores]) -> None:
@@ -154,7 +156,7 @@ class ForestScores:
         first, stop = self.forest.offsets[indices], self.forest.offsets[indices + 1]
         edge = self.forest.edge_of[_ranges(first, stop)]
         columns = [values[edge] for values in _columns(self._edges)]
-        names, scores = self.options.measures, []
+        names, scores = self.options.columns, []
         bounds = np.concatenate([[0], np.cumsum(stop - first)]).tolist()
         for a, b in itertools.pairwise(bounds):
             fields = [values[a:b] for values in columns]

@@ -114,6 +114,11 @@ class NoiseFloor:
     spread: str
 
 
+def is_per_token(hint: Any) -> bool:
+    """Return True if a type is declared as `PerToken`."""
+    return PER_TOKEN in getattr(hint, "__metadata__", ())
+
+
 def per_token_fields(record: type) -> frozenset[str]:
     """The fields of a record that are declared as `PerToken`."""
     return frozenset(name for name, _ in metadata_of(record, str))
@@ -151,6 +156,8 @@ def arrow_type(hint: Any) -> str:
     Raises:
         TypeError: tables do not have columns of this type.
     """
+    if typing.get_origin(hint) is Annotated:
+        hint = typing.get_args(hint)[0]
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) in (list, Sequence):
         return f"[{arrow_type(parts[0])}]"

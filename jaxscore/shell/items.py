@@ -348,8 +348,8 @@ def result_fields(system: System, settings: Settings) -> frozenset[str]:
     """Return the names that an input object may not use, since the record has them."""
     if system.layout is not None and not system.layout.repeats:
         return frozenset()
-    names = frozenset(system.record.__annotations__) - {*item_fields(system)} | {"error"}
-    return names - settings.omitted_fields() | settings.row_columns().keys()
+    names = {*settings.record_fields(system.record), *settings.row_columns()}
+    return frozenset(names - {*item_fields(system)} | {"error"})
 
 
 def json_fields(fields: dict[str, Any], where: str) -> dict[str, Any]:

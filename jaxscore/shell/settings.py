@@ -1,6 +1,7 @@
 """Settings of systems, each of which is also a flag."""
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,9 +17,11 @@ class Settings:
     Attributes:
         fixed: settings, and facts of the report, that decide what is counted: `compare` refuses
             runs in which they differ.
+        named_fields: first part of a record's field -> its type, for each of `field_names`.
     """
 
     fixed: ClassVar[tuple[str, ...]] = ("boundary", "answer_separator")
+    named_fields: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         """Check all values, and make lists tuples.
@@ -45,6 +48,26 @@ class Settings:
     def omitted_fields(self) -> frozenset[str]:
         """Declared fields that no record of a run with these settings has."""
         return frozenset()
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names that complete those of `named_fields`."""
+        return ()
+
+    def record_fields(self, record: type) -> dict[str, Any]:
+        """Return name -> type of the fields that records of a run with these settings can have.
+
+        Args:
+            record: the declared type.
+        """
+        omitted = self.omitted_fields()
+        hints = typing.get_type_hints(record, include_extras=True)
+        named = {
+            prefix + name: hint
+            for name in self.field_names
+            for prefix, hint in self.named_fields.items()
+        }
+        return {name: hint for name, hint in hints.items() if name not in omitted} | named
 
     @property
     def further_fields(self) -> tuple[str, ...]:

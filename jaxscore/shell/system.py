@@ -19,8 +19,8 @@ from jaxscore.shell.fields import (
     Paired,
     Result,
     arrow_type,
+    is_per_token,
     metadata_of,
-    per_token_fields,
 )
 from jaxscore.shell.settings import Settings
 from jaxscore.types.requests import Request
@@ -233,13 +233,11 @@ def table_columns(system: System, settings: Settings) -> dict[str, str]:
     """Return column -> Arrow type of the records as a table, see `io.records`; none of an array."""
     if system.layout is not None:
         return {}
-    omitted = settings.omitted_fields()
-    if getattr(settings, "summary_only", False):
-        omitted |= per_token_fields(system.record)
+    summary_only = getattr(settings, "summary_only", False)
     return {
         name: arrow_type(hint)
-        for name, hint in typing.get_type_hints(system.record).items()
-        if name != "id" and name not in omitted
+        for name, hint in settings.record_fields(system.record).items()
+        if name != "id" and not (summary_only and is_per_token(hint))
     }
 
 

@@ -60,6 +60,10 @@ def assemble_scores(
             terms = request_scores[0] if len(request_scores) == 1 else None
             if terms is None or len(terms.logprob) < len(tokens):
                 terms = _join_sequences(item, request_scores)
+            end: dict[str, float] = {}
+            if item.has_end:
+                end = {name: float(values[-1]) for name, values in terms.measures.items()}
+                terms, tokens, token_ids = _without_last(terms), tokens[:-1], token_ids[:-1]
             yield ScoredRequest(
                 request.id,
                 token_ids,
@@ -72,6 +76,7 @@ def assemble_scores(
                 measures=dict(terms.measures),
                 top=_top(terms, encoder),
                 n_windows=len(request_scores) if item.gaps else 1,
+                end=end,
             )
 
 
@@ -93,6 +98,12 @@ def _join_sequences(item: TokenizedRequest, scores: Sequence[SequenceScores]) ->
         for name in scores[0].measures
     }
     return SequenceScores(**fields, measures=measures)
+
+
+def _without_last(scores: SequenceScores) -> SequenceScores:
+    """Return the scores of all tokens but the last."""
+    measures = {name: values[:-1] for name, values in scores.measures.items()}
+    return SequenceScores._make([*(values[:-1] for values in scores[:-1]), measures])
 
 
 def _top(terms: SequenceScores, encoder: TextEncoder) -> TopTokens | None:

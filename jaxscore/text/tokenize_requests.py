@@ -46,6 +46,7 @@ class TokenizedRequest(NamedTuple):
         sequences: one sequence, or several for "reencoded" or windows; empty if `error` is set.
         gaps: int32 ids of the continuation that no sequence scores: those before each sequence's,
             and those after the last; empty without windows.
+        has_end: True if the last token is a copy of the text's last one, for the measures after it.
         truncated: the maximum number of context tokens dropped from a sequence.
         error: the reason why the request cannot be scored, or None.
     """
@@ -54,6 +55,7 @@ class TokenizedRequest(NamedTuple):
     truncated: int = 0
     error: str | None = None
     gaps: tuple[np.ndarray, ...] = ()
+    has_end: bool = False
 
 
 class RequestTokenizer:
@@ -75,6 +77,7 @@ class RequestTokenizer:
         truncate: str | None,
         special_tokens: bool,
         text_windows: TextWindows | None = None,
+        ends: bool = False,
     ) -> list[TokenizedRequest]:
         """Tokenize scoring requests; see `Scorer.score` for arguments."""
         is_bounded = truncate is None and text_windows is None
@@ -98,13 +101,28 @@ class RequestTokenizer:
                 item = TokenizedRequest(error=INVALID_UNICODE)
             elif isinstance(sequences := encoded[k], TextError):
                 item = TokenizedRequest(error=_explain(sequences, request.context))
-            elif text_windows is not None and len(sequences) == 1:
-                windows, gaps = text_windows.cut(sequences[0].ids, sequences[0].start)
-                item = TokenizedRequest(tuple(windows), gaps=tuple(gaps))
             else:
-                item = self._truncate(sequences, truncate)
+                has_end = ends and self._has_position_after(sequences, is_bounded, text_windows)
+                if has_end:
+                    *before, last = sequences
+                    ids = np.concatenate([last.ids, last.ids[-1:]])
+                    sequences = *before, TokenSequence(ids, last.start)
+                if text_windows is not None and len(sequences) == 1:
+                    windows, gaps = text_windows.cut(sequences[0].ids, sequences[0].start)
+                    item = TokenizedRequest(tuple(windows), gaps=tuple(gaps), has_end=has_end)
+                else:
+                    item = self._truncate(sequences, truncate)._replace(has_end=has_end)
             tokenized.append(item)
         return self._check(tokenized)
+
+    def _has_position_after(
+        self, sequences: Encoded, is_bounded: bool, text_windows: TextWindows | None
+    ) -> bool:
+        """Return True if the model can read the last token of a text, which it only scores."""
+        if text_windows is not None and text_windows.half:  # it could complete a window
+            return False
+        n_read = len(sequences[-1].ids) if sequences else 0
+        return n_read > 0 and (not is_bounded or n_read <= self._max_positions)
 
     def labels(
         self, requests: Sequence[LabelRequest], truncate: str | None
@@ -239,7 +257,7 @@ class WindowTokenizer:
     """A tokenizer that groups requests in windows of token sequences that are planned together.
 
     Attributes:
-        boundary, truncate, special_tokens, text_windows: see `Scorer.score`.
+        boundary, truncate, special_tokens, text_windows, ends: see `Scorer.score`.
         window: the maximum number of requests that wait to be encoded.
         window_tokens: the number of tokens at which a window ends early; None means no limit.
 
@@ -254,6 +272,7 @@ class WindowTokenizer:
     window: int
     window_tokens: int | None = None
     text_windows: TextWindows | None = None
+    ends: bool = False
 
     def __post_init__(self) -> None:
         check_choice("boundary", self.boundary, BOUNDARIES)
@@ -274,7 +293,12 @@ class WindowTokenizer:
         n_tokens = 0
         for requests, last in chunks:
             tokenized = self.tokenizer.texts(
-                requests, self.boundary, self.truncate, self.special_tokens, self.text_windows
+                requests,
+                self.boundary,
+                self.truncate,
+                self.special_tokens,
+                self.text_windows,
+                self.ends,
             )
             window += zip(requests, tokenized, strict=True)
             n_tokens += sum(

@@ -105,6 +105,8 @@ class ScoredRequest(Result):
         measures: name of each requested measure -> float32 [n], NaN for an unscored token.
         top: the most probable tokens at each position, or None if not requested.
         n_windows: number of windows that the text was read in; 1 without `text_windows`.
+        end: name of each measure -> its value after the last token; empty unless requested, or if
+            the text fills the model's positions.
     """
 
     id: str | int
@@ -119,6 +121,7 @@ class ScoredRequest(Result):
     measures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     top: TopTokens | None = None
     n_windows: int = 1
+    end: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def scored(self) -> np.ndarray:
@@ -188,7 +191,7 @@ class ScoredRequest(Result):
         `top_token`.
         """
         out = Result.to_dict(self) | self.sums()
-        del out["measures"], out["top"]
+        del out["measures"], out["top"], out["end"]
         out |= {name: values.tolist() for name, values in self.measures.items()}
         if self.top is not None:
             out |= {f"top_{name}": values for name, values in self.top.to_dict().items()}

@@ -55,6 +55,7 @@ from jaxscore.types.requests import GenerationRequest
 from tests.device.configs import gpt2like, llamalike, rules
 from tests.engine.generation.test_generator import OfIds
 
+CLASSES = {"one": [207], "first shard": range(20), "each third": range(0, 208, 3)}
 N_TEXTS = 20  # in 8 rows
 SHAPES = [(2, 4), (8, 1), (4, 2), (1, 8)]
 ROUTINGS = ["even", "one expert", "one shard", "ends"]
@@ -299,7 +300,8 @@ def ranked(*measures: str) -> list:
     """All tokens of one device, by their probability."""
     config = CONFIGS["caps"]
     engine = Engine(model_on(config, parameters(config), None), batch_tokens=128)
-    return engine.score_sequences(sequences(), top=config.vocab_size, measures=measures)
+    asked = {"measures": measures, "classes": CLASSES if measures else None}
+    return engine.score_sequences(sequences(), top=config.vocab_size, **asked)
 
 
 def top_on(shape) -> list:
@@ -328,10 +330,9 @@ def measured_on(shape) -> list:
     config, every, asked = CONFIGS["caps"], ranked(*MEASURES), sequences()
     other = Engine(model_on(config, parameters(config), shape), batch_tokens=128)
     far, same, n_wrong = 0.0, True, 0
-    for a, b, given in zip(
-        every, other.score_sequences(asked, measures=MEASURES), asked, strict=True
-    ):
-        for name in MEASURES:
+    got = other.score_sequences(asked, measures=MEASURES, classes=CLASSES)
+    for a, b, given in zip(every, got, asked, strict=True):
+        for name in (*MEASURES, *(f"mass_{name}" for name in CLASSES)):
             far = max(far, float(np.abs(a.measures[name] - b.measures[name]).max(initial=0.0)))
             same &= np.array_equal(a.measures[name], b.measures[name])
         place = (a.top_id == given.targets[:, None]).argmax(axis=1)

@@ -54,7 +54,8 @@ def score_positions(
         Scores in float32 nats.
     """
     name = head.backend.lm_head
-    if name == KERNEL and (top > 1 or measures):  # the kernel computes only the basic sums
+    # The kernel computes only the basic sums.
+    if name == KERNEL and (top > 1 or measures or head.classes is not None):
         name = "position_blocks"
     if "rank" in measures:
         edges = jnp.arange(scored.slot.shape[0], dtype=jnp.int32)
@@ -64,7 +65,9 @@ def score_positions(
     sums = IMPLEMENTATIONS[name](hidden_ND, scored, head, top, measures)
     by_position = terms(sums, head)
     scores = score_edges(hidden_ND, scored, by_position, head)
-    scores = scores._replace(measures={name: by_position.measures[name] for name in measures})
+    scores = scores._replace(
+        measures={name: by_position.measures[name] for name in measures}, mass=by_position.mass
+    )
     if not top:
         return scores
     id, logprob = top_k_logprobs(sums.ranked, by_position, head, top)

@@ -6,6 +6,7 @@ have equal logits. The target's logit is first guessed from a product of the sam
 returns the logit that it computed for the target and is repeated with it if the two differ.
 """
 
+import functools
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -17,8 +18,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.lm_head.sums import (
     LOWEST,
+    SMALLEST,
     SQUARE_MEASURES,
     VARIANCE_MEASURES,
+    ClassSums,
     Sums,
     TargetRank,
     empty_top_k,
@@ -78,7 +81,44 @@ def sum_columns(
         measures: names in `sums.MEASURES`.
         target: targets for the measure "rank".
     """
-    return _visit_columns(hidden_QD, head, top, measures, target, keep_logits=False)[0]
+    sums = _visit_columns(hidden_QD, head, top, measures, target, keep_logits=False)[0]
+    if head.classes is None or sums.classes is None:
+        return sums
+    total = sums.classes.total
+    computed = ClassSums(jnp.broadcast_to(sums.top[:, None], total.shape), total)
+    is_small = (total < SMALLEST) & head.classes.any(axis=1)
+    sum_again = functools.partial(_sum_classes, hidden_QD, head)
+    return sums._replace(classes=lax.cond(is_small.any(), sum_again, lambda: computed))
+
+
+def _sum_classes(hidden_QD: Float[Array, "Q D"], head: Unembedding) -> ClassSums:
+    """Compute the sums of the classes relative to their own maxima, in another pass."""
+    assert head.classes is not None
+    V = head.weight.shape[0]
+    block = min(V, head.backend.lm_head_columns)
+
+    def step(classes: ClassSums, first: Array) -> tuple[ClassSums, None]:
+        columns, fresh = block_columns(head, first)
+        z = block_logits(hidden_QD, head, columns[0], block)
+
+        def add(class_sums: Any) -> ClassSums:
+            is_member, m, total = class_sums
+            members = jnp.where(is_member & fresh, z, -jnp.inf)
+            new_m = jnp.maximum(m, members.max(axis=1))
+            added = jnp.exp(members - new_m[:, None]).sum(axis=1)
+            return ClassSums(new_m, total * jnp.exp(m - new_m) + added)
+
+        return lax.map(add, (_block_classes(head, columns[0], block), *classes)), None
+
+    n, Q = head.classes.shape[0], hidden_QD.shape[0]
+    start = ClassSums(jnp.full((n, Q), LOWEST, jnp.float32), jnp.zeros((n, Q), jnp.float32))
+    start = vary_like(start, (hidden_QD, head.weight))
+    return jax.tree.map(jnp.transpose, lax.scan(step, start, block_starts(head))[0])
+
+
+def _block_classes(head: Unembedding, start: Array, block: int) -> Bool[Array, "n_classes C"]:
+    assert head.classes is not None
+    return lax.dynamic_slice_in_dim(head.classes, start, block, axis=1)
 
 
 def sums_and_logits(
@@ -125,7 +165,7 @@ def _visit_columns(
     block = min(V, head.backend.lm_head_columns)
 
     def step(carry: Sums, first: Array) -> tuple[Sums, Any]:
-        m, s0, s1, s2, best, ranked, s3, s4, target_rank = carry
+        m, s0, s1, s2, best, ranked, s3, s4, target_rank, classes = carry
         columns, fresh = block_columns(head, first)
         start = columns[0]
         computed = block_logits(hidden_QD, head, start, block)
@@ -146,6 +186,12 @@ def _visit_columns(
         rise, alpha = m - new_m, jnp.exp(m - new_m)
         # A column of probability 0 adds 0, even if its logit is minus infinity.
         s1_terms = jnp.where(p > 0, p * below, 0.0)
+        if classes is not None:
+            is_member = _block_classes(head, start, block).astype(jnp.float32)
+            block_total = lax.dot_general(
+                p, is_member, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST
+            )
+            classes = classes._replace(total=alpha[:, None] * classes.total + block_total)
         if s4 is not None:
             s4 = alpha * alpha * s4 + (p * p).sum(axis=1)
         if target_rank is not None:
@@ -164,7 +210,7 @@ def _visit_columns(
             best = jnp.where(block_max > m, block_best, best)
         else:
             best = ranked.id[:, 0]
-        sums = Sums(new_m, s0, s1, s2, best, ranked, s3, s4, target_rank)
+        sums = Sums(new_m, s0, s1, s2, best, ranked, s3, s4, target_rank, classes)
         return sums, computed if keep_logits else None
 
     start = vary_like(empty_sums(Q, head, top, measures), (hidden_QD, head.weight))
@@ -187,6 +233,10 @@ def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collecti
     """Return the sums before the first column."""
     zero, none = jnp.zeros(n_positions, jnp.float32), jnp.zeros(n_positions, jnp.int32)
     lowest = jnp.full(n_positions, LOWEST, jnp.float32)
+    classes = None
+    if head.classes is not None:
+        shape = n_positions, head.classes.shape[0]
+        classes = ClassSums(jnp.full(shape, LOWEST, jnp.float32), jnp.zeros(shape, jnp.float32))
     return Sums(
         lowest,
         zero,
@@ -197,6 +247,7 @@ def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collecti
         zero if VARIANCE_MEASURES & {*measures} else None,
         zero if SQUARE_MEASURES & {*measures} else None,
         TargetRank(none, zero) if "rank" in measures else None,
+        classes,
     )
 
 

@@ -24,6 +24,13 @@ since a difference of raw moments suffers from cancellation. It is scaled by SCA
 from e^((z-m)/2): the variance of a distribution with one probable token comes from columns whose
 e^(z-m) underflows float32.
 
+The log-probability of a class of tokens is
+
+    mass           = ln sum_c e^(z-m) - ln s0  over the columns c of the class
+
+Float32 has e^(z-m) down to e^-87, so the sum of a class whose tokens are all improbable would lose
+them. Where a sum is below SMALLEST, the classes are summed again, relative to their own maxima.
+
 The k most probable tokens are merged block by block: from the k best tokens of all earlier columns
 and the k best of the block, the k best of both are kept. Equal logits keep the order of their
 columns, since `lax.top_k` prefers the lower index and earlier columns come first.
@@ -42,6 +49,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscore.device.rows import Unembedding
 
 LOWEST = -1e30  # finite, so that a difference of two maxima is never inf - inf
+SMALLEST = 2.0**-86  # e^-60: columns that underflow float32 are too few to change a larger sum
 SCALE = 2.0**48  # SCALE^2 * 10^9 is below the float32 maximum
 MEASURES = ("deviation", "rank", "renyi2", "varentropy")
 VARIANCE_MEASURES = {"deviation", "varentropy"}  # measures that need s3
@@ -68,6 +76,18 @@ class TargetRank(NamedTuple):
     target_logit: Float[Array, " Q"]
 
 
+class ClassSums(NamedTuple):
+    """Sums over the columns of each class so far.
+
+    Attributes:
+        top: the logit that `total` is relative to.
+        total: sum e^(z-top).
+    """
+
+    top: Float[Array, "Q n_classes"]
+    total: Float[Array, "Q n_classes"]
+
+
 class Sums(NamedTuple):
     """Sums at each position over the columns so far.
 
@@ -77,6 +97,7 @@ class Sums(NamedTuple):
             measure needs them.
         ranked: the most probable tokens, or None if fewer than two tokens are ranked.
         target_rank: the target's rank, or None unless the measure "rank" is requested.
+        classes: sums of the classes of tokens, or None without classes.
     """
 
     top: Float[Array, " Q"]
@@ -88,6 +109,7 @@ class Sums(NamedTuple):
     s3: Float[Array, " Q"] | None = None
     s4: Float[Array, " Q"] | None = None
     target_rank: TargetRank | None = None
+    classes: ClassSums | None = None
 
 
 class Terms(NamedTuple):
@@ -98,6 +120,7 @@ class Terms(NamedTuple):
         entropy, self_certainty: scores defined in the module docstring.
         greedy_id: the lowest column with the maximum.
         measures: the measures in `MEASURES` that the sums allow, by name.
+        mass: log-probability of each class of tokens, or None without classes.
     """
 
     top: Float[Array, " Q"]
@@ -106,6 +129,7 @@ class Terms(NamedTuple):
     self_certainty: Float[Array, " Q"]
     greedy_id: Int[Array, " Q"]
     measures: dict[str, Float[Array, " Q"]] = {}  # noqa: RUF012 - never changed
+    mass: Float[Array, "Q n_classes"] | None = None
 
 
 def mean_below(s0: Array, s1: Array) -> Array:
@@ -144,7 +168,7 @@ def terms(sums: Sums, head: Unembedding) -> Terms:
     With a split vocabulary the sums are those of one shard. The shards then exchange a few numbers
     per position.
     """
-    top, s0, s1, s2, best, _, s3, s4, target_rank = sums
+    top, s0, s1, s2, best, _, s3, s4, target_rank, classes = sums
     V, axis = head.weight.shape[0], head.split
     above = None if target_rank is None else target_rank.above
     if axis is not None:
@@ -172,7 +196,20 @@ def terms(sums: Sums, head: Unembedding) -> Terms:
     if s3 is not None:
         measures["deviation"] = jnp.sqrt(s3 / s0) / SCALE
         measures["varentropy"] = s3 / s0 / SCALE / SCALE
-    return Terms(top, log_total, entropy, self_certainty, best, measures)
+    mass = None if classes is None else _log_mass(classes, top, log_total, axis)
+    return Terms(top, log_total, entropy, self_certainty, best, measures, mass)
+
+
+def _log_mass(
+    classes: ClassSums, top: Array, log_total: Array, axis: str | None
+) -> Float[Array, "Q n_classes"]:
+    """Compute the log-probability of each class from the sums of all shards."""
+    mass = (classes.top - top[:, None]) + jnp.log(classes.total)
+    if axis is not None:
+        largest = jnp.maximum(lax.pmax(mass, axis), LOWEST)  # finite also if all are 0
+        mass = largest + jnp.log(lax.psum(jnp.exp(mass - largest), axis))
+    # The classes and all columns are summed in different orders.
+    return jnp.minimum(mass - log_total[:, None], 0.0)
 
 
 def empty_top_k(n_positions: int, head: Unembedding, top: int) -> TopK | None:

@@ -16,7 +16,7 @@ from jaxscore.lm import Capabilities
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result, per_token_fields
+from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result, is_per_token
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
@@ -30,7 +30,12 @@ from jaxscore.systems.score.against import (
     Gains,
     gain_fields,
 )
-from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
+from jaxscore.systems.score.measures import (
+    MEAN_MASS,
+    MeasuredFields,
+    MeasureFields,
+    MeasureSettings,
+)
 from jaxscore.systems.score.report import WorstRequests, report
 from jaxscore.systems.score.rows import RowFields, Rows, RowSettings, row_columns
 from jaxscore.text.spans import Span
@@ -98,6 +103,11 @@ class Settings(
     def __post_init__(self) -> None:
         """Check all values, and read examples that are `Request`s; see `Settings`."""
         super().__post_init__()
+        if self.word_correction is not None and self.score_from == "half":
+            raise InputError(
+                "score_from is half, which leaves tokens of words out; leave out --score-from or "
+                "--word-correction"
+            )
         shots = [
             Item(context=shot.context, continuation=shot.continuation)
             if isinstance(shot, Request)
@@ -223,7 +233,10 @@ class Score(System):
         rank[], varentropy[], renyi2[]       of each token's distribution
         top_k                                as top_id[], top_logprob[], top_token[]
         min_k, min_k_pp, fast_detect         one number per text
-      --unit word adds words[] and word_surprisal[], in bits.
+      --unit word adds words[] and word_surprisal[], in bits; --word-correction
+      word_logprob_corrected[], in nats.
+      --class NAME=IDS adds mass_NAME[], the log-probability that some token of the
+      class comes in place of each token, and mean_mass_NAME.
       --against TEXT or --against-field FIELD adds, over tokens scored after both
         against_logprob[], gain[]   after the other context; logprob - that
         sum_gain, gain_bits         their sum, the pointwise mutual information
@@ -302,11 +315,14 @@ class Score(System):
         prompting = settings.prompting(lm, examples)
         settings.note(lm, prompting, (item.key for item in items) if examples else ())
         measured = MeasuredFields(settings, lm)
-        rows = None if settings.rows is None else Rows(settings, lm)
+        rows = None if settings.rows is None else Rows(settings, lm, measured)
         has_arrays = rows is not None or not settings.summary_only
+        fields = settings.record_fields(Record)
+        names = [name for name, hint in fields.items() if is_per_token(hint)]
         unknown = () if lm.capabilities.has_distribution else UNKNOWN
         policy = settings.options()["boundary"]
-        waiting: deque[tuple[Item, str | None]] = deque()  # with why it has no request
+        # With the reason why it makes no request, and True if nothing precedes its continuation
+        waiting: deque[tuple[Item, str | None, bool]] = deque()
 
         def requests() -> Iterator[Request]:
             for item in items:
@@ -316,9 +332,9 @@ class Score(System):
                         prompting.check_blank(context, policy)
                     contexts = [prompting.context_of(context, item.key) for context in contexts]
                 except InputError as problem:
-                    waiting.append((item, str(problem)))
+                    waiting.append((item, str(problem), False))
                     continue
-                waiting.append((item, None))
+                waiting.append((item, None, not contexts[0]))
                 continuation = prompting.continuation_of(continuation)
                 for context, request in zip(contexts, (Request, Aside), strict=False):
                     yield request("", context, continuation)
@@ -332,17 +348,17 @@ class Score(System):
         )
         others = results if settings.has_other else itertools.repeat(None)
         for result, other in zip(results, others, strict=False):
-            item, error = waiting.popleft()
+            item, error, starts_text = waiting.popleft()
             while error is not None:
                 yield {"error": error}
-                item, error = waiting.popleft()
+                item, error, starts_text = waiting.popleft()
             if not result.error and not result.n_tokens:
                 yield {"error": EMPTY}
                 continue
             added: dict[str, Any] = {}
             if not result.error:
                 settings.note_windows(lm, result.n_windows)
-                added = measured.of(result)
+                added = measured.of(result, starts_text=starts_text)
                 if settings.reads_windows:
                     added["n_windows"] = result.n_windows
             if other is not None and not result.error:
@@ -354,23 +370,30 @@ class Score(System):
                 added |= {name: value for name, value in gains.items() if name not in omitted}
             record = record_of(result, summary_only=not has_arrays, unknown=unknown, added=added)
             if rows is not None and not result.error:
-                arrays = {name: record.pop(name) for name in ARRAYS if name in record}
+                arrays = {name: record.pop(name) for name in names if name in record}
                 spans = item.regions if isinstance(item, CompletedItem) else None
                 try:
-                    record[ROWS] = rows.of(item.continuation, spans, result, arrays)
+                    record[ROWS] = rows.of(
+                        item.continuation, spans, result, arrays, starts_text=starts_text
+                    )
                 except InputError as problem:
                     yield {"error": str(problem)}
                     continue
             yield {**record, PAGE: {"context": context_end(item.context)}}
-        yield from ({"error": error} for _, error in waiting)  # all others have had their results
+        yield from (
+            {"error": error} for _, error, _ in waiting
+        )  # all others have had their results
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Any) -> Summary:
         """The mean log-probability over all tokens."""
         n_tokens, n_unconditioned, n_unspaced, total = 0, 0, 0, 0.0
         gains = Gains() if settings.has_other else None
+        masses = dict.fromkeys(settings.field_names, 0.0)
         for record in records:
             if record.get("sum_logprob") is not None:
                 n_tokens += record["n_scored"]
+                for name in masses:
+                    masses[name] += float(record[f"{MEAN_MASS}{name}"]) * record["n_scored"]
                 n_unconditioned += record["n_scored"] < record["n_tokens"]
                 total += float(record["sum_logprob"])
                 n_unspaced += _lacks_spaces(record.get("words"))
@@ -378,11 +401,19 @@ class Score(System):
                 gains.add(record)
         mean = total / n_tokens if n_tokens else None
         words = ", nor has its word" if settings.unit == "word" else ""
+        mean_masses = {
+            f"{MEAN_MASS}{name}": total / n_tokens if n_tokens else None
+            for name, total in masses.items()
+        }
         headline = "no token was scored"
         if mean is not None:
+            classes = "".join(
+                f"; class {name} {value:.4f}"
+                for name, value in zip(masses, mean_masses.values(), strict=True)
+            )
             headline = (
                 f"mean log-probability {mean:.4f} nats per token, {counted(n_tokens, 'tokens')}"
-                f"{gains.headline() if gains else ''}"
+                f"{gains.headline() if gains else ''}{classes}"
             )
         return Summary(
             headline=headline,
@@ -391,6 +422,7 @@ class Score(System):
                 "n_scored": n_tokens,
                 "mean_logprob": mean,
                 **(gains.numbers() if gains else {}),
+                **mean_masses,
             },
             failures=failed(records),
             warnings=[
@@ -428,7 +460,6 @@ def _lacks_spaces(words: Sequence[str] | None) -> bool:
     return lacks_spaces(words[0], len("".join(words).encode()), len(words))
 
 
-ARRAYS = tuple(name for name in Record.__annotations__ if name in per_token_fields(Record))
 SYSTEM = Score()
 RESULT_FIELDS = result_fields(SYSTEM, Settings())
 

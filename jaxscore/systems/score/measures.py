@@ -1,21 +1,25 @@
-"""What `--measures` and `--unit word` add to a scored text.
+"""Fields that `--measures`, `--class` and `--unit word` add to a scored text.
 
 A measure is declared in two places here: its fields in `MeasureFields`, its formula in `MEASURES`.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
 from jaxscore.analysis import text_measures
 from jaxscore.errors import InputError
+from jaxscore.plan.requests import MASS, TokenClasses
 from jaxscore.shell.fields import Metric, PerToken, per_token_fields
-from jaxscore.shell.flags import ONE, flag
+from jaxscore.shell.flags import MAYBE, ONE, flag
 from jaxscore.shell.settings import Settings
-from jaxscore.text.decoder import TokenBytes, split_words
+from jaxscore.text import token_classes
+from jaxscore.text.decoder import TokenBytes, Word, split_words
 from jaxscore.types.results import ScoredRequest
 
 LOG_BASES = {"2": 2.0, "e": math.e, "10": 10.0}
@@ -36,10 +40,19 @@ class MeasureFields(TypedDict, total=False):
     fast_detect: Annotated[float, Metric("Fast-DetectGPT")]
     words: list[str]
     word_surprisal: list[float | None]
+    word_logprob_corrected: list[float | None]
 
 
 WORD_FIELDS = ("words", "word_surprisal")
+CORRECTED = "word_logprob_corrected"
+MEAN_MASS = f"mean_{MASS}"
 PER_TOKEN = per_token_fields(MeasureFields)
+CLASS_NAME = re.compile(r"[A-Za-z0-9_]+")
+BORDER = "word border"  # the class of --word-correction, which no --class can name
+NO_END = (
+    "{n} texts fill the model's positions, so that the correction of their last word is not known; "
+    "it is null"
+)
 BLANK_SURPRISAL = "blank_surprisal"  # of the tokens of spaces alone before words, in all
 
 
@@ -131,6 +144,34 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def _read_class(word: str) -> str:
+    """Return a word of --class, with the ids of its file.
+
+    Raises:
+        ValueError: the name or the ids are missing or invalid.
+    """
+    name, equals, content = word.partition("=")
+    if not equals or not CLASS_NAME.fullmatch(name):
+        raise ValueError(
+            f"{word!r}, expected NAME=IDS, such as {token_classes.WORDS}={token_classes.WORDS} or "
+            "digits=15,16,17; a name has letters, digits and underscores"
+        )
+    if content in (token_classes.WORDS, token_classes.EOS):
+        return word
+    if not content or token_classes.IDS.fullmatch(content):
+        ids = token_classes.parse_ids(content, f"class {name}")
+    else:
+        ids = token_classes.read_ids(Path(content))
+    return f"{name}={','.join(map(str, ids))}"
+
+
+def _class_word(name: str, content: Any) -> str:
+    """Return a class of Python as a word of --class."""
+    if isinstance(content, Iterable) and not isinstance(content, str):
+        content = ",".join(str(int(id)) for id in content)
+    return f"{name}={content}"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasureSettings(Settings):
     """Settings of what is added to a text's usual numbers."""
@@ -158,6 +199,28 @@ class MeasureSettings(Settings):
         is_advanced=True,
         help="tokens of each place that top_k lists (default 5)",
     )
+    classes: tuple[str, ...] = flag(
+        (),
+        name="class",
+        words=ONE,
+        read=_read_class,
+        metavar="NAME=IDS",
+        group=GROUP,
+        help="add `mass_NAME`, the log-probability that some token of a class comes in place of "
+        "each token, and its mean. IDS: ids such as 5,17; a file of ids, one a line or a JSON "
+        "array; `words`, the ids that begin with whitespace and the EOS; or `eos`. Repeatable",
+    )
+    word_correction: Literal["any", "space"] | None = flag(
+        None,
+        words=MAYBE,
+        bare="any",
+        metavar="space",
+        group=GROUP,
+        help="with --unit word add `word_logprob_corrected`, with --rows word `corrected`: the "
+        "log-probability of each word, with that of a border after it and without that before it "
+        "(arXiv 2406.14561). A border is any whitespace or the EOS; `space`: a leading space "
+        "alone, as in minicons",
+    )
     unit: Literal["token", "word"] = flag(
         "token", group=GROUP, help="word: add `words` and `word_surprisal`"
     )
@@ -175,9 +238,20 @@ class MeasureSettings(Settings):
         "they belong to no word. A warning reports what it changes",
     )
 
+    named_fields: ClassVar[Mapping[str, Any]] = {MASS: PerToken[np.float32], MEAN_MASS: float}
+
     def __post_init__(self) -> None:
-        """Check all values, and make a tuple of the names; see `Settings`."""
+        """Check all values, and make tuples of names and classes; see `Settings`."""
+        if isinstance(self.classes, Mapping):
+            words = tuple(_class_word(*pair) for pair in self.classes.items())
+            object.__setattr__(self, "classes", words)
         super().__post_init__()
+        try:
+            object.__setattr__(self, "classes", tuple(map(_read_class, self.classes)))
+        except ValueError as problem:
+            raise InputError(f"setting classes is {problem}") from None
+        if len(set(self.field_names)) < len(self.classes):
+            raise InputError(f"--class: {', '.join(self.field_names)}, expected each name once")
         names = self.measures
         if len(set(names)) < len(names):
             raise InputError(f"setting measures is {list(names)}, expected each name once")
@@ -187,6 +261,10 @@ class MeasureSettings(Settings):
             "min_k": ("--measures min_k", {"min_k", "min_k_pp"} & set(names)),
             "top_k": ("--measures top_k", "top_k" in names),
             **dict.fromkeys(("log_base", "leading_blank"), ("--unit word", self.unit == "word")),
+            "word_correction": (
+                "--unit word or --rows word",
+                "word" in (self.unit, getattr(self, "rows", None)),
+            ),
         }
         for name, (reader, is_read) in readers.items():
             value = getattr(self, name)
@@ -196,16 +274,69 @@ class MeasureSettings(Settings):
                     f"or leave out --{name.replace('_', '-')}"
                 )
 
+        if self.word_correction is not None and self.leading_blank == "skip":
+            raise InputError(
+                "setting leading_blank is 'skip', but a corrected word has the spaces before it; "
+                "leave out --leading-blank or --word-correction"
+            )
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """See `Settings.field_names`: the classes."""
+        return tuple(word.partition("=")[0] for word in self.classes)
+
     @property
     def added_fields(self) -> frozenset[str]:
         """Names of the fields that they add to a record."""
         names = [name for measure in self.measures for name in MEASURES[measure].fields]
-        return frozenset([*names, *(WORD_FIELDS if self.unit == "word" else ())])
+        words = WORD_FIELDS if self.unit == "word" else ()
+        corrected = () if self.word_correction is None else (CORRECTED,)
+        masses = (f"{MASS}{name}" for name in self.field_names)
+        return frozenset([*names, *words, *corrected, *masses])
 
     def omitted_fields(self) -> frozenset[str]:
         """The fields of all other measures."""
         absent = frozenset(MeasureFields.__annotations__) - self.added_fields
         return super().omitted_fields() | absent
+
+    def token_classes(self, lm: Any) -> dict[str, Sequence[int]]:
+        """Return name -> token ids of all classes, `BORDER` included.
+
+        Raises:
+            InputError: the model or its tokenizer does not have such ids.
+        """
+        vocab_size, eos = lm.capabilities.vocab_size, token_classes.eos_ids(lm)
+
+        def border_ids(flag: str, *, space_alone: bool = False) -> list[int]:
+            try:
+                return token_classes.word_border_ids(
+                    lm.encoder.tokenizer, vocab_size, space_alone=space_alone
+                )
+            except InputError as problem:
+                raise InputError(f"{flag}: {problem}") from None
+
+        out: dict[str, Sequence[int]] = {}
+        for word in self.classes:
+            name, _, content = word.partition("=")
+            if content == token_classes.WORDS:
+                out[name] = [*border_ids(f"--class {word}"), *eos]
+            elif content == token_classes.EOS:
+                out[name] = eos
+            else:
+                out[name] = [int(id) for id in content.split(",")]
+            if not out[name]:
+                raise InputError(
+                    f"--class {word}: the model names no EOS; give its id, as in {name}=2"
+                )
+        if self.word_correction == "space":
+            out[BORDER] = border_ids("--word-correction space", space_alone=True)
+        elif self.word_correction is not None:
+            out[BORDER] = [*border_ids("--word-correction"), *eos]
+        try:
+            TokenClasses.of(out, vocab_size)
+        except ValueError as problem:
+            raise InputError(f"--class: {problem}") from None
+        return out
 
 
 class MeasuredFields:
@@ -222,7 +353,7 @@ class MeasuredFields:
         lm: the audited model, which counts the tokens before words.
         """
         self._settings, self._lm = settings, lm
-        has_arrays = settings.rows == "token" or not settings.summary_only
+        self._has_arrays = has_arrays = settings.rows == "token" or not settings.summary_only
         self._measures = [
             measure
             for name, measure in MEASURES.items()
@@ -234,19 +365,54 @@ class MeasuredFields:
             "measures": sorted({need for measure in self._measures for need in measure.needs}),
             "top": settings.top_k if MEASURES["top_k"] in self._measures else 0,
         }
+        if settings.classes or settings.word_correction is not None:
+            self.requested["classes"] = settings.token_classes(lm)
+        if settings.word_correction is not None:
+            self.requested["ends"] = True
 
-    def of(self, scored: ScoredRequest) -> dict[str, Any]:
-        """The added fields of a scored text; arrays are NumPy arrays or lists."""
+    def of(self, scored: ScoredRequest, *, starts_text: bool = False) -> dict[str, Any]:
+        """The added fields of a scored text; arrays are NumPy arrays or lists.
+
+        Args:
+            starts_text: see `text_measures.corrected_words`.
+        """
         out: dict[str, Any] = {}
         for measure in self._measures:
             out |= measure.compute(scored, self._settings)
-        return out if self._bytes is None else out | self._words(scored, self._bytes)
+        for name in self._settings.field_names:
+            mass = _values(scored, f"{MASS}{name}")
+            if self._has_arrays:
+                out[f"{MASS}{name}"] = mass
+            scored_mass = mass[scored.scored]
+            mean = float(scored_mass.mean(dtype=np.float64)) if len(scored_mass) else None
+            out[f"{MEAN_MASS}{name}"] = mean
+        if self._bytes is None:
+            return out
+        words = [*split_words(scored.token_ids.tolist(), self._bytes)]
+        out |= self._words(scored, words)
+        if self._settings.word_correction is not None:
+            out[CORRECTED] = self.corrected(scored, words, starts_text=starts_text)
+        return out
 
-    def _words(self, scored: ScoredRequest, token_bytes: TokenBytes) -> dict[str, Any]:
+    def corrected(
+        self, scored: ScoredRequest, words: Sequence[Word], *, starts_text: bool
+    ) -> list[float | None]:
+        """Return `word_logprob_corrected` of a text's words, see `text_measures`."""
+        mass = self.border_mass(scored)
+        tokens = [(*word.blanks, *word.tokens) for word in words]
+        return text_measures.corrected_words(scored.logprob, mass, tokens, starts_text=starts_text)
+
+    def border_mass(self, scored: ScoredRequest) -> np.ndarray:
+        """Return ln p of a word border in place of each token and after the last one, [n + 1]."""
+        end = scored.end.get(f"{MASS}{BORDER}", math.nan)
+        if math.isnan(end):
+            self._lm.warnings[NO_END] += 1
+        return np.append(_values(scored, f"{MASS}{BORDER}"), end)
+
+    def _words(self, scored: ScoredRequest, words: Sequence[Word]) -> dict[str, Any]:
         is_counted = self._settings.leading_blank == "count"
         scale = -1 / math.log(LOG_BASES[self._settings.log_base])
         surprisal = scored.logprob.astype(np.float64) * scale
-        words = [*split_words(scored.token_ids.tolist(), token_bytes)]
         values = []
         for word in words:
             if word.blanks:

@@ -8,13 +8,14 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from jaxscore.analysis.text_measures import bits
+from jaxscore.analysis.text_measures import bits, corrected_words
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING
-from jaxscore.shell.fields import arrow_type, per_token_fields
+from jaxscore.shell.fields import arrow_type, is_per_token
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import NullError
 from jaxscore.shell.settings import Settings
+from jaxscore.systems.score.measures import MeasuredFields
 from jaxscore.text.decoder import TokenBytes, split_words
 from jaxscore.text.spans import Span, TokenSpans, regions_of, split_regions, token_spans
 from jaxscore.text.whole_words import lacks_spaces
@@ -60,6 +61,12 @@ class WordRow(TypedDict, total=False):
     logprob: float
     surprisal: float
     entropy: np.float32
+
+
+class CorrectedWordRow(WordRow, total=False):
+    """Columns of a word with --word-correction."""
+
+    corrected: float
 
 
 class RegionRow(WordRow, total=False):
@@ -152,13 +159,12 @@ def row_columns(record: type, settings: Any) -> dict[str, str]:
         record: type of the records, whose per-token fields are columns of tokens.
         settings: `RowSettings`.
     """
-    kinds: Mapping[str, type] = {"token": TokenRow, "word": WordRow, "region": RegionRow}
+    word = WordRow if settings.word_correction is None else CorrectedWordRow
+    kinds: Mapping[str, type] = {"token": TokenRow, "word": word, "region": RegionRow}
     hints = typing.get_type_hints(kinds[settings.rows])
     columns = {name: arrow_type(hint) for name, hint in hints.items()}
-    fields = typing.get_type_hints(record)
-    names = per_token_fields(record) - settings.omitted_fields()
-    for name, hint in fields.items():
-        if name in names and (settings.rows == "token" or name in SUMMED):
+    for name, hint in settings.record_fields(record).items():
+        if is_per_token(hint) and (settings.rows == "token" or name in SUMMED):
             columns[NAMES.get(name, name)] = (
                 arrow_type(hint)[1:-1] if settings.rows == "token" else "float64"
             )
@@ -168,12 +174,14 @@ def row_columns(record: type, settings: Any) -> dict[str, str]:
 class Rows:
     """Computes the rows of scored texts, some at a time."""
 
-    def __init__(self, settings: Any, lm: Any) -> None:
+    def __init__(self, settings: Any, lm: Any, measured: MeasuredFields) -> None:
         """Args:
         settings: `RowSettings`, with `rows`.
         lm: the audited model, which counts warnings.
+        measured: computes the correction of words.
         """
         self._unit, self._lm = settings.rows, lm
+        self._border_mass = measured.border_mass if settings.word_correction else None
         self._bytes = TokenBytes(lm.encoder.tokenizer)
 
     def of(
@@ -182,6 +190,8 @@ class Rows:
         regions: Sequence[Span] | None,
         scored: ScoredRequest,
         fields: Mapping[str, Any],
+        *,
+        starts_text: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Return the columns of some rows at a time.
 
@@ -190,6 +200,7 @@ class Rows:
             regions: the spans of the text's regions, for rows of regions.
             scored: the text's scores.
             fields: per-token fields of its record, arrays or lists.
+            starts_text: see `text_measures.corrected_words`.
 
         Raises:
             InputError: the tokenizer rewrites a text with regions.
@@ -204,7 +215,11 @@ class Rows:
             self._lm.warnings[REWRITTEN] += 1
         if self._unit == "token":
             return _token_rows(spans, scored, fields)
-        units = self._words(spans, scored) if regions is None else _regions(spans, regions)
+        units = (
+            self._words(spans, scored, starts_text=starts_text)
+            if regions is None
+            else _regions(spans, regions)
+        )
         sums = {"logprob": scored.logprob} | {
             name: np.asarray(fields[name]) for name in SUMMED if name in fields
         }
@@ -212,12 +227,21 @@ class Rows:
             _summed_rows(rows, spans.text, sums, scored.entropy) for rows in _some_at_a_time(units)
         )
 
-    def _words(self, spans: TokenSpans, scored: ScoredRequest) -> Iterator["_Unit"]:
+    def _words(
+        self, spans: TokenSpans, scored: ScoredRequest, *, starts_text: bool
+    ) -> Iterator["_Unit"]:
         n_words, first = 0, ""
+        mass = None if self._border_mass is None else self._border_mass(scored)
+        logprob = scored.logprob.astype(np.float64)
         for word in split_words(scored.token_ids.tolist(), self._bytes):
             n_words, first = n_words + 1, first or word.text
             span = spans.span(word.start, word.start + len(word.text))
-            yield _Unit(span, [*word.blanks, *word.tokens])
+            tokens = [*word.blanks, *word.tokens]
+            further: Mapping[str, Any] = NOTHING
+            if mass is not None:
+                [value] = corrected_words(logprob, mass, [tokens], starts_text=starts_text)
+                further = {"corrected": value}
+            yield _Unit(span, tokens, further)
         if n_words and lacks_spaces(first, len(spans.text.encode()), n_words):
             self._lm.warnings[UNSPACED] += 1
 

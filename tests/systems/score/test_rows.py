@@ -198,3 +198,16 @@ def test_a_tokenizer_that_composes_accents_keeps_the_characters_of_the_user(scor
         assert [row["text"] for row in record["rows"]] == texts
         assert sum(row["logprob"] for row in record["rows"][1:]) < 0
         assert not report.facts.warnings or REWRITTEN not in report.facts.warnings
+
+
+@pytest.mark.parametrize("correction", ["any", "space"])
+def test_rows_have_corrected_words_and_masses_of_classes(gpt2, correction):
+    options = {"word_correction": correction, "classes": {"few": [1, 2, 300]}}
+    arrays = evaluate("score", gpt2, ITEMS, unit="word", **options).items
+    words = rows_of(lambda name: gpt2, "", "word", **options)
+    tokens = rows_of(lambda name: gpt2, "", "token", classes=options["classes"])
+    for record in arrays:
+        rows = words[record["id"]]
+        assert [row["corrected"] for row in rows] == record["word_logprob_corrected"]
+        assert "mass_few" not in rows[0]
+        assert [row["mass_few"] for row in tokens[record["id"]]] == record["mass_few"]
