@@ -165,16 +165,16 @@ def _merge_parquet_rows(file: TextIO, shards: Sequence[Finished]) -> None:
         with verified(shard, shard.output) as path, open_batches(path) as (schema, _):
             schemas.append(schema)
             if schema.names != schemas[0].names:
-                found, expected = _difference(schema, schemas[0])
-                raise other_columns(shard, found, shards[0], expected)
+                others, expected = _difference(schema, schemas[0])
+                raise other_columns(shard, others, shards[0], expected)
     try:
         joint = pyarrow.unify_schemas(schemas, promote_options="permissive")
     except pyarrow.ArrowTypeError:
         shard, schema = next(
             pair for pair in zip(shards, schemas, strict=True) if not pair[1].equals(schemas[0])
         )
-        found, expected = _difference(schema, schemas[0])
-        raise other_columns(shard, found, shards[0], expected) from None
+        others, expected = _difference(schema, schemas[0])
+        raise other_columns(shard, others, shards[0], expected) from None
     joint = joint.with_metadata(schemas[0].metadata if are_made_alike(shards) else None)
     with parquet.ParquetWriter(file.buffer, joint) as writer:
         for shard in shards:

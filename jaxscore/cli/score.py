@@ -64,7 +64,7 @@ def show(args: argparse.Namespace) -> int:
     """Print a table of one text's tokens.
 
     Raises:
-        InputError: the text has no tokens, or a flag is of no use for it.
+        InputError: the text is empty, or a flag is of no use for it.
     """
     declared: Any = _SYSTEM.settings
     chosen = settings_flags.values(args, declared)
@@ -82,17 +82,17 @@ def show(args: argparse.Namespace) -> int:
     is_continued = args.continuation is not None
     context = args.text if is_continued else ""
     settings = declared(**{**chosen, **SETTINGS})
-    given = "continuation" if is_continued else "text"
-    if not getattr(args, given):
-        raise InputError(f"--{given}: it has no tokens; give a text")
+    flag_name = "continuation" if is_continued else "text"
+    if not getattr(args, flag_name):
+        raise InputError(f"--{flag_name}: it is empty; give a text")
     args.quiet = True
     args.journal = args.journal or "off"
     scorer = model_flags.load_scorer(args, args.model, None, generates=False)
-    item = {"context": context, "continuation": getattr(args, given)}
+    item = {"context": context, "continuation": getattr(args, flag_name)}
     report = evaluate(_SYSTEM, scorer, [item], settings)
     [record] = report.records
     if "error" in record:
-        raise InputError(f"--{given}: {record['error']}")
+        raise InputError(f"--{flag_name}: {record['error']}")
     token_bytes = TokenBytes(scorer.encoder.tokenizer)
     for line in table(context, record, token_bytes, has_colours=terminal.has_colours()):
         print(line)

@@ -58,11 +58,11 @@ def shaded_text(text: str, surprisal: float | None) -> str:
 def cut(line: str) -> str:
     """Cut a line with colours at the terminal's width, and end them."""
     room, out = shutil.get_terminal_size().columns, ""
-    for part in re.split(r"(\x1b\[[\d;]*m)", line):
-        if part.startswith("\x1b"):
-            out += part
+    for piece in re.split(r"(\x1b\[[\d;]*m)", line):
+        if piece.startswith("\x1b"):
+            out += piece
             continue
-        for character in part:
+        for character in piece:
             room -= width(character)
             if room < 0:
                 return f"{out}{RESET}"

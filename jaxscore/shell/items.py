@@ -211,8 +211,8 @@ class Items(Sequence[Any]):
 
 
 _JOINT_TYPES = {
-    frozenset({"null", kind}): kind for kind in ("null", "bool_", "int64", "float64", "string")
-} | {frozenset({kind}): kind for kind in ("bool_", "int64", "float64", "string")}
+    frozenset({"null", name}): name for name in ("null", "bool_", "int64", "float64", "string")
+} | {frozenset({name}): name for name in ("bool_", "int64", "float64", "string")}
 _JOINT_TYPES[frozenset({"int64", "float64"})] = "float64"
 
 

@@ -64,8 +64,8 @@ def test_columns_are_aligned_next_to_wide_characters():
     [
         (("--text", "a", "--input", "x"), "argument --input: not allowed with argument --text"),
         (("--text", "a", "--output", "x"), "argument --output: not allowed with argument --text"),
-        (("--text", ""), "--text: it has no tokens"),
-        (("--text", "a", "--continuation", ""), "--continuation: it has no tokens"),
+        (("--text", ""), "--text: it is empty"),
+        (("--text", "a", "--continuation", ""), "--continuation: it is empty"),
         (("--text", "a", "--rows", "word"), "--rows: --text prints tokens with fixed columns"),
         (("--text", "a", "--api-base", "http://localhost:9"), "--api-base: an endpoint does not"),
         (("--continuation", "a", "--input", "x", "--output", "y"), "after the text of --text"),
