@@ -107,6 +107,8 @@ def test_report_and_compare_read_the_records(run, place):
     code, out, _ = run("report", folder / "out.jsonl")
     assert (code, "2 requests" in out or "3 requests, 1 failed" in out) == (1, True)
     assert json.loads(page.read_text())["summary"] == report["summary"]
+    assert report["summary"]["n_rows"] == len(records(folder)) - 1  # one of a failed item
+    assert "a table with a row per token" in (folder / "out.jsonl.report.md").read_text()
     assert (folder / "out.jsonl").read_bytes() == before
     for a in ("out.jsonl", "out.jsonl.records.jsonl"):
         code, out, err = run("compare", folder / a, folder / "b.csv")

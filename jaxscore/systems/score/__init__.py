@@ -386,10 +386,11 @@ class Score(System):
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Any) -> Summary:
         """The mean log-probability over all tokens."""
-        n_tokens, n_unconditioned, n_unspaced, total = 0, 0, 0, 0.0
+        n_tokens, n_unconditioned, n_unspaced, n_rows, total = 0, 0, 0, 0, 0.0
         gains = Gains() if settings.has_other else None
         masses = dict.fromkeys(settings.field_names, 0.0)
         for record in records:
+            n_rows += record.get("n_rows", 0)
             if record.get("sum_logprob") is not None:
                 n_tokens += record["n_scored"]
                 for name in masses:
@@ -423,6 +424,7 @@ class Score(System):
                 "mean_logprob": mean,
                 **(gains.numbers() if gains else {}),
                 **mean_masses,
+                **({"n_rows": n_rows} if settings.rows else {}),
             },
             failures=failed(records),
             warnings=[
