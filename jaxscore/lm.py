@@ -35,8 +35,8 @@ class Capabilities:
         takes_messages: `generate` takes `ChatRequest`s; a local model needs a chat template.
         compares_models: scores have measures of two models, such as their KL divergence.
         is_local: the model runs in this process and is a `LocalLM`: chat templates and boundary
-            audits work, `label` takes token ids, and `score` takes `special_tokens`, `measures`
-            and `top`.
+            audits work, `label` takes token ids, and `score` takes `special_tokens`, `measures`,
+            `top`, `classes` and `ends`.
         has_other_layouts: the rounding-error audit works.
         has_distribution: scores have token ids, entropy and self-certainty. Otherwise the ids
             are -1 and the other values NaN.

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import numpy as np
 import orjson
 
-from jaxscore.io.json_output import json_line
+from jaxscore.io.json_output import json_line, json_number
 from jaxscore.io.records import cell_of, field_type, parquet_module
 from jaxscore.io.streams import form_of, refuse_compressed
 from jaxscore.io.tables import DELIMITERS
@@ -50,11 +50,14 @@ def row_writer(
 
 
 def values_of(column: Any) -> list[Any]:
-    """Return a column's values as JSON has them: None for NaN, float32 in its shortest form."""
+    """Return a column's values as JSON has them: see `json_number`, float32 in shortest form."""
     if not isinstance(column, np.ndarray):
         return list(column)
     text = orjson.dumps(np.ascontiguousarray(column), option=orjson.OPT_SERIALIZE_NUMPY)
     values: list[Any] = orjson.loads(text)
+    if column.dtype.kind == "f" and column.ndim == 1:
+        for index in np.flatnonzero(np.isinf(column)).tolist():  # orjson writes null
+            values[index] = json_number(float(column[index]))
     return values
 
 

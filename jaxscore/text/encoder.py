@@ -39,6 +39,7 @@ from jaxscore.text.bounded_tokenizer import (
     decode_ids,
     encode_each,
 )
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.text.tokenizer import copy_backend, special_prefix
 from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
 
@@ -291,6 +292,15 @@ class TextEncoder:
             _with_prefix(prefix, ids)
             for ids in self.bounded.ids(texts, max_positions=max_positions)
         ]
+
+    @functools.cached_property
+    def whitespace_starts(self) -> dict[int, str]:
+        """Text of each token that begins with whitespace, by ascending id; no special tokens."""
+        token_bytes = TokenBytes(self.tokenizer)
+        texts = ((id, token_bytes.text(id)) for id in range(len(self.tokenizer)))
+        return {
+            id: text for id, text in texts if text[:1].isspace() and not token_bytes.is_special(id)
+        }
 
     @functools.cached_property
     def _spaced(self) -> BoundedTokenizer:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.text.decoder import TokenBytes
+from jaxscore.text.encoder import TextEncoder
 
 WORDS, EOS = "words", "eos"
 LEAST_SHARE = 0.01  # of a vocabulary whose tokens begin words
@@ -15,33 +15,28 @@ IDS = re.compile(r"[\d\s,]+")
 _DIGITS = re.compile(r"\d+")
 
 
-def word_border_ids(tokenizer: Any, vocab_size: int, *, space_alone: bool = False) -> list[int]:
+def word_border_ids(
+    encoder: TextEncoder, vocab_size: int, *, space_alone: bool = False
+) -> list[int]:
     """Return the ids whose text begins with whitespace, in ascending order, without special tokens.
 
     Args:
-        tokenizer: a fast tokenizer of transformers.
+        encoder: the encoder of the model's tokenizer.
         vocab_size: size of the model's vocabulary.
         space_alone: a space alone counts, and no newline or tab.
 
     Raises:
         InputError: hardly any token of the tokenizer begins a word.
     """
-    token_bytes = TokenBytes(tokenizer)
-    ids, n_words = [], 0
-    for id in range(min(vocab_size, len(tokenizer))):
-        text = token_bytes.text(id)
-        if not text[:1].isspace() or token_bytes.is_special(id):
-            continue
-        n_words += not text.isspace()
-        if text[0] == " " or not space_alone:
-            ids.append(id)
+    texts = {id: text for id, text in encoder.whitespace_starts.items() if id < vocab_size}
+    n_words = sum(not text.isspace() for text in texts.values())
     if n_words < LEAST_SHARE * vocab_size:
         raise InputError(
-            f"the tokenizer of {tokenizer.name_or_path or 'this model'} has {n_words} tokens of "
-            f"{vocab_size} that begin with a space and go on, so that no token begins a word; take "
-            "a model whose tokens do, such as GPT-2 or Llama"
+            f"the tokenizer of {encoder.tokenizer.name_or_path or 'this model'} has {n_words} "
+            f"tokens of {vocab_size} that begin with a space and go on, so that no token begins a "
+            "word; take a model whose tokens do, such as GPT-2 or Llama"
         )
-    return ids
+    return [id for id, text in texts.items() if text[0] == " " or not space_alone]
 
 
 def parse_ids(text: str, source: str) -> list[int]:

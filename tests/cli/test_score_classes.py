@@ -2,11 +2,15 @@
 
 import csv
 import json
+import re
+import shlex
 
+import numpy as np
 import pytest
 from pyarrow import parquet
 
 from tests.cli.test_score import flags, records
+from tests.conftest import ROOT
 
 LINES = (
     {"id": "a", "context": "The cat", "continuation": " sat on the mat."},
@@ -101,3 +105,18 @@ def test_field_of_a_class_in_the_input_is_refused(run, place):
     assert (code, "mass_x" in err) == (2, True)
     assert run(*flags(folder, "--class", "y=7")).code == 0
     assert records(folder)[0]["mass_x"] == 1
+
+
+def test_the_example_of_the_page(run, tmp_path, monkeypatch):
+    """Most of what the answer costs is the space before it."""
+    page = (ROOT / "jaxscore/systems/README.md").read_text(encoding="utf-8")
+    section = page.partition("## Words and classes of tokens")[2]
+    line, command = re.search(r"```sh\n(.*)\n(.*)\n```", section).groups()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text(shlex.split(line)[1], encoding="utf-8")
+    assert run(*shlex.split(command)[3:]).code == 0
+    [record] = records(tmp_path)
+    assert record["words"] == ["Norvaford."]
+    [corrected] = record["word_logprob_corrected"]
+    assert record["sum_logprob"] + 0.2 < corrected < -0.01  # without the space before the answer
+    assert np.greater(record["mass_words"], record["mass_end"]).all()

@@ -1,4 +1,4 @@
-"""`measures`: what measures beside the usual terms add to scoring texts that share nothing."""
+"""`measures`: what measures and classes of tokens add to scoring texts that share nothing."""
 
 import os
 import statistics
@@ -12,6 +12,12 @@ from tools.benchmarks.contenders import make_checkpoint
 
 VOCABULARY = 50257  # of the checkpoint
 EVERY = ("rank", "renyi2", "varentropy")
+CLASSES = {
+    "one": [VOCABULARY - 1],
+    "hundred": range(100),
+    "third": range(0, VOCABULARY, 3),
+    "most": range(VOCABULARY - 9),
+}
 # The second "none" says how much the clock can tell.
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -19,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "varentropy": {"measures": ("varentropy",)},
     "renyi2": {"measures": ("renyi2",)},
     "rank": {"measures": ("rank",)},
+    "four classes": {"classes": CLASSES},
     "all three": {"measures": EVERY},
     "all three and top 5": {"measures": EVERY, "top": 5},
     "all three and top 20": {"measures": EVERY, "top": 20},

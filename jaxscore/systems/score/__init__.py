@@ -170,7 +170,7 @@ class Settings(
         if self.added_fields and not can.has_distribution:
             raise InputError(
                 f"{', '.join(sorted(self.added_fields))}: an endpoint does not give what they are "
-                "computed from; take a local model, or leave measures and unit out"
+                "computed from; take a local model, or leave measures, class and unit out"
             )
         if can.vocab_size is not None and "top_k" in self.measures and self.top_k > can.vocab_size:
             raise InputError(

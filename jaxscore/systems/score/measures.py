@@ -202,13 +202,12 @@ class MeasureSettings(Settings):
     classes: tuple[str, ...] = flag(
         (),
         name="class",
-        words=ONE,
         read=_read_class,
         metavar="NAME=IDS",
         group=GROUP,
         help="add `mass_NAME`, the log-probability that some token of a class comes in place of "
         "each token, and its mean. IDS: ids such as 5,17; a file of ids, one a line or a JSON "
-        "array; `words`, the ids that begin with whitespace and the EOS; or `eos`. Repeatable",
+        "array; `words`, the ids that begin with whitespace and the EOS; or `eos`",
     )
     word_correction: Literal["any", "space"] | None = flag(
         None,
@@ -310,7 +309,7 @@ class MeasureSettings(Settings):
         def border_ids(flag: str, *, space_alone: bool = False) -> list[int]:
             try:
                 return token_classes.word_border_ids(
-                    lm.encoder.tokenizer, vocab_size, space_alone=space_alone
+                    lm.encoder, vocab_size, space_alone=space_alone
                 )
             except InputError as problem:
                 raise InputError(f"{flag}: {problem}") from None

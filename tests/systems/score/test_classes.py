@@ -13,6 +13,7 @@ from jaxscore import InputError, Scorer, evaluate
 from jaxscore.analysis.text_measures import corrected_words
 from jaxscore.systems.score import Settings
 from jaxscore.systems.score.measures import NO_END
+from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.token_classes import word_border_ids
 from tests.conftest import CASES
 
@@ -68,7 +69,7 @@ def test_corrected_words_agree_with_torch_and_minicons(scorers, model, border):
 def test_border_ids_are_those_of_the_cases(scorers):
     for model, expected in EXPECTED.items():
         scorer = scorers(model)
-        ids = word_border_ids(scorer.encoder.tokenizer, scorer.model.vocab_size)
+        ids = word_border_ids(scorer.encoder, scorer.model.vocab_size)
         assert sorted([*ids, *expected["classes"]["eos"]]) == expected["classes"]["words"]
 
 
@@ -171,7 +172,7 @@ def words_as_tokens(texts, decoder):
 )
 def test_tokenizer_whose_tokens_do_not_begin_words_is_refused(tokenizer):
     with pytest.raises(InputError, match=r"tokenizer of letters has 0 tokens of \d+ that b"):
-        word_border_ids(tokenizer, len(tokenizer))
+        word_border_ids(TextEncoder(tokenizer), len(tokenizer))
 
 
 def test_classes_by_python_are_the_measures_of_a_result(scorers):
