@@ -88,7 +88,7 @@ def _csv_writer(file: TextIO, columns: Mapping[str, str], delimiter: str) -> Row
     writer.writerow(columns)
 
     def write(shared: Mapping[str, Any], cells: Mapping[str, Any]) -> None:
-        listed = {name: [*map(cell_of, values_of(column))] for name, column in cells.items()}
+        listed = {name: _cells(column) for name, column in cells.items()}
         n = len(next(iter(listed.values()))) if listed else 1
         repeated = {name: [cell_of(value)] * n for name, value in shared.items()}
         empty = [""] * n
@@ -96,6 +96,14 @@ def _csv_writer(file: TextIO, columns: Mapping[str, str], delimiter: str) -> Row
         writer.writerows(zip(*(filled.get(name, empty) for name in columns), strict=True))
 
     return write
+
+
+def _cells(column: Any) -> list[Any]:
+    """Return cells for `csv.writer`, which writes numbers and None as `cell_of` does."""
+    values = values_of(column)
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "fiu":
+        return values
+    return [value if type(value) is str else cell_of(value) for value in values]
 
 
 @contextlib.contextmanager

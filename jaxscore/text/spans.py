@@ -38,6 +38,8 @@ class TokenSpans:
 
     def span(self, start: int, end: int) -> Span:
         """Return the characters of the text for a span of the tokens' own text."""
+        if self._first is None:
+            return max(start + self._shift, 0), min(max(end + self._shift, 0), len(self.text))
         starts, ends = _in_text(
             np.array([start]), np.array([end]), self._shift, self._first, self._last
         )

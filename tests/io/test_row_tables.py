@@ -39,7 +39,6 @@ def test_jsonl(tmp_path):
     ("name", "delimiter"), [("o.csv", ","), ("o.tsv", "\t"), ("o.csv.gz", ",")]
 )
 def test_text_tables(tmp_path, name, delimiter):
-
     write(tmp_path / name)
     raw = (tmp_path / name).read_bytes()
     text = (gzip.decompress(raw) if name.endswith("gz") else raw).decode()
