@@ -591,22 +591,26 @@ class Scorer:
         classes: Mapping[str, Iterable[int]] | None,
     ) -> Iterator[ScoredRequest]:
         waiting: deque[Window] = deque()
+        scores: list[SequenceScores] = []  # of the first window that waits
 
         def sequences(chunks: Iterator[Chunk]) -> Iterator[list[TokenSequence]]:
             for window in windows.windows(chunks):
                 waiting.append(window)
-                yield [sequence for _, item in window for sequence in item.sequences]
+                yield from windows.groups(window)
 
-        for scores in self.engine.run(
+        for group in self.engine.run(
             chunks,
-            n_requests,
+            n_requests if windows.text_windows is None else None,
             windows=sequences,
             chunks_ahead=windows.chunks_ahead,
             measures=measures,
             top=top,
             classes=classes,
         ):
-            yield from assemble_scores(waiting.popleft(), scores, self.encoder)
+            scores += group
+            if len(scores) == sum(len(item.sequences) for _, item in waiting[0]):
+                yield from assemble_scores(waiting.popleft(), scores, self.encoder)
+                scores = []
 
     def label(
         self, requests: Iterable[LabelRequest], *, truncate: Truncate | None = None

@@ -12,7 +12,8 @@ def sequence_lists(draw, *, longest: int = 12, alphabet: int = 3, most: int = 12
     """Sequences over ids from 1, so that the 0 of padding is never one of them.
 
     A small alphabet shares by chance; some sequences also begin with an earlier one's prefix,
-    some are an earlier one again, and some ask for choices after their last token.
+    some are an earlier one again, some ask for choices after their last token, and some for tokens
+    with gaps between them.
     """
     out: list[TokenSequence] = []
     for _ in range(draw(st.integers(0, most))):
@@ -23,6 +24,9 @@ def sequence_lists(draw, *, longest: int = 12, alphabet: int = 3, most: int = 12
         if own and draw(st.booleans()):
             choices = draw(st.lists(st.integers(1, alphabet + 1), min_size=1, unique=True))
             out.append(TokenSequence(np.array(own, np.int32), len(own), np.array(choices)))
+        elif own and draw(st.booleans()):
+            scored = draw(st.sets(st.integers(0, len(own) - 1), min_size=1))
+            out.append(TokenSequence.at(np.array(own, np.int32), np.array(sorted(scored))))
         else:
             out.append(sequence(own, draw(st.integers(0, len(own)))))
     return out
@@ -49,7 +53,8 @@ def asked_for(sequences: list[TokenSequence]) -> list[tuple[tuple[int, ...], int
         if choices:
             out += [(ids, choice) for choice in choices]
         else:
-            out += [(ids[:k], ids[k]) for k in range(max(s.start, 1), len(ids))]
+            scored = range(s.start, len(ids)) if s.positions is None else s.positions.tolist()
+            out += [(ids[:k], ids[k]) for k in scored if k]
     return out
 
 

@@ -132,6 +132,7 @@ def run(system: System, args: argparse.Namespace) -> int:
         if not args.shard_run.prefix:
             raise
         return _finish_empty(system, args, setup)
+    settings = items.settings
     output = _output(system, args, items, settings)
     reports = report_files(system, args, output, *setup.inputs)
     has_rows = bool(settings.row_columns())

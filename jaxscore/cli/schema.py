@@ -21,6 +21,7 @@ from jaxscore.cli.app import Command
 from jaxscore.io.json_output import json_text
 from jaxscore.shell.fields import Decision, Metric, is_per_token, metadata_of
 from jaxscore.shell.flags import Flag, flag, flags_of, options_of
+from jaxscore.shell.items import UNLESS
 from jaxscore.shell.system import System, id_field
 from jaxscore.systems import SYSTEMS, declaration
 from jaxscore.version import RECORDS
@@ -178,22 +179,20 @@ def _output_field(hint: Any) -> dict[str, Any]:
 def _dataclass(declared: type) -> dict[str, Any]:
     hints = typing.get_type_hints(declared)
     described = _attributes(declared)
-    properties, required = {}, []
+    properties, required, alternatives = {}, [], {}
     for field in dataclasses.fields(declared):
         value = _type(hints[field.name])
         if field.name in described:
             value = {"description": described[field.name], **value}
-        if field.default is not dataclasses.MISSING:
-            value["default"] = field.default
-        else:
+        if field.default is dataclasses.MISSING:
             required.append(field.name)
+        elif (other := field.metadata.get(UNLESS)) is not None:
+            alternatives = {"anyOf": [{"required": [field.name]}, {"required": [other]}]}
+        else:
+            value["default"] = field.default
         properties[field.name] = value
-    return {
-        **_described(declared),
-        "type": "object",
-        "properties": properties,
-        "required": required,
-    }
+    schema = {"type": "object", "properties": properties, "required": required}
+    return {**_described(declared), **schema, **alternatives}
 
 
 def _type(hint: Any, *, is_output: bool = False) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from jaxscore.errors import InputError
 
 NO_CHOICES = np.zeros(0, np.int32)
 NO_TOP_ID, NO_TOP_LOGPROB = np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
@@ -20,7 +23,7 @@ NO_MEASURES: Mapping[str, np.ndarray] = MappingProxyType({})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Token ids of one request, with the range to score.
+    """Token ids of one request, with the tokens to score.
 
     Attributes:
         ids: int32 [n], context and continuation.
@@ -28,6 +31,9 @@ class TokenSequence:
             preceding token and is never scored.
         choices: int32 [c], ids that are each scored as the next token after all of `ids`; no token
             of `ids` is then scored. Empty for a continuation.
+        positions: int64 [k], ascending indices of the continuation's tokens if it has gaps, the
+            first one `start`; None for all tokens from `start` on. Ids after the last one are
+            dropped before planning, see `trimmed`.
 
     Raises:
         ValueError: `ids` is empty although there are `choices`, or their `start` is not n.
@@ -36,6 +42,7 @@ class TokenSequence:
     ids: np.ndarray
     start: int
     choices: np.ndarray = dataclasses.field(default_factory=lambda: NO_CHOICES)
+    positions: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if len(self.choices) and not 0 < len(self.ids) == self.start:
@@ -43,6 +50,23 @@ class TokenSequence:
                 f"start is {self.start} of {len(self.ids)} ids, expected the number of ids, at "
                 "least 1, with choices"
             )
+
+    @classmethod
+    def at(cls, ids: np.ndarray, positions: np.ndarray) -> "TokenSequence":
+        """Return the sequence that scores the tokens at some positions.
+
+        Ids after the last one are dropped, since no score depends on them.
+
+        Args:
+            positions: int64 [k], ascending; at least one.
+        """
+        start, stop = int(positions[0]), int(positions[-1]) + 1
+        has_gaps = len(positions) < stop - start
+        return cls(ids[:stop], start, positions=positions if has_gaps else None)
+
+    def trimmed(self) -> "TokenSequence":
+        """Return the sequence without ids after the last scored one."""
+        return self if self.positions is None else self.at(self.ids, self.positions)
 
     @property
     def input_ids(self) -> np.ndarray:
@@ -55,13 +79,20 @@ class TokenSequence:
         return max(self.start, 1)
 
     @property
+    def continuation(self) -> np.ndarray:
+        """The ids of the continuation, including a first one that is not scored."""
+        return self.ids[self.start :] if self.positions is None else self.ids[self.positions]
+
+    @property
     def targets(self) -> np.ndarray:
         """The ids that are scored."""
-        return self.choices if len(self.choices) else self.ids[self.first_scored :]
+        if len(self.choices):
+            return self.choices
+        return self.continuation[self.first_scored - self.start :]
 
     @property
     def n_scored(self) -> int:
-        return len(self.choices) or max(0, len(self.ids) - self.first_scored)
+        return len(self.targets)
 
     @property
     def n_input_tokens(self) -> int:
@@ -69,7 +100,7 @@ class TokenSequence:
         return len(self.ids) + len(self.choices)
 
     def digest(self, key: bytes = b"") -> bytes:
-        """Return the key of the request in a journal: a digest of ids, `start` and choices.
+        """Return the key of the request in a journal: a digest of all fields.
 
         Args:
             key: `ScoreOptions.key` of the run.
@@ -78,6 +109,8 @@ class TokenSequence:
         digest = hashlib.blake2b(header, digest_size=20, key=key)
         digest.update(np.ascontiguousarray(self.ids, "<i4").tobytes())
         digest.update(np.ascontiguousarray(self.choices, "<i4").tobytes())
+        if self.positions is not None:
+            digest.update(np.ascontiguousarray(self.positions, "<i8").tobytes() + b"positions")
         return digest.digest()
 
 
@@ -235,60 +268,22 @@ class GeneratedTokens(NamedTuple):
     eos_id: int | None = None
 
 
+class WindowSpan(NamedTuple):
+    """A window of a text, in indices of its ids.
+
+    Attributes:
+        begin, end: bounds of the window's ids; the model reads all but the last one.
+        first: the first scored id; the window scores all ids from here on.
+    """
+
+    begin: int
+    first: int
+    end: int
+
+
 @dataclasses.dataclass(frozen=True)
 class TextWindows:
     """Rule by which a text that is longer than a model's context is cut into windows.
-
-    Attributes:
-        max_length: maximum number of tokens that a window reads.
-        stride: maximum number of tokens that a window scores, 1 to `max_length`. The first window
-            scores up to `max_length`.
-        bos: ids in place of the first ones that each later window reads; empty for those of the
-            text.
-        half: score the second half of each whole chunk of `max_length` tokens alone, as llama.cpp's
-            `llama-perplexity` does.
-    """
-
-    max_length: int
-    stride: int
-    bos: tuple[int, ...] = ()
-    half: bool = False
-
-    def cut(self, ids: np.ndarray, start: int) -> tuple[list[TokenSequence], list[np.ndarray]]:
-        """Cut a text, context included, into the windows that score its continuation.
-
-        Args:
-            ids: int32 [n], context and continuation.
-            start: index of the continuation's first token.
-
-        Returns:
-            The windows, and the ids of the continuation that no window scores: those before each
-            window's and those after the last.
-        """
-        if not self.half:
-            first = max(start, 1)
-            windows = rolling_windows(ids, first, self.max_length, self.stride, bos=self.bos)
-            return windows, [ids[start:first], *[ids[:0]] * len(windows)]
-        n, windows, gaps, end = self.max_length, [], [], start
-        for begin in range(0, len(ids) - n + 1, n):
-            first = max(n // 2 + 1, start - begin)
-            if first < n:
-                read = _after(self.bos if begin else (), ids[begin : begin + n])
-                windows.append(TokenSequence(read, first))
-                gaps.append(ids[end : begin + first])
-                end = begin + n
-        return windows, [*gaps, ids[end:]]
-
-
-def _after(bos: Sequence[int], ids: np.ndarray) -> np.ndarray:
-    """Return the ids with others in place of the first ones."""
-    return np.concatenate([np.array(bos, ids.dtype), ids[len(bos) :]]) if bos else ids
-
-
-def rolling_windows(
-    ids: np.ndarray, first: int, max_length: int, stride: int, *, bos: Sequence[int] = ()
-) -> list[TokenSequence]:
-    """Cut a text that is longer than the model's context into windows that score each token once.
 
         max_length 4, stride 2        index   0 1 2 3 4 5 6 7 8
         window 1                              r s s s s           r is read, s is scored; the
@@ -299,22 +294,125 @@ def rolling_windows(
     longest possible context, as in lm-evaluation-harness' `loglikelihood_rolling`. A smaller stride
     gives every token more context, at proportionally higher cost.
 
-    Args:
-        ids: int32 [n], including the token before the text.
-        first: index of the first scored token, at least 1.
-        max_length, stride, bos: see `TextWindows`. The windows of a text do not depend on `first`.
+    Attributes:
+        max_length: maximum number of tokens that a window reads.
+        stride: maximum number of tokens that a window scores, 1 to `max_length`. The first window
+            scores up to `max_length`.
+        bos: ids in place of the first ones that each later window reads; empty for those of the
+            text.
+        half: score the second half of each whole chunk of `max_length` tokens alone, as llama.cpp's
+            `llama-perplexity` does.
+
+    Raises:
+        InputError: the stride is longer than a window, or a window is shorter than `bos`.
     """
-    stride = min(stride, max_length - max(len(bos), 1) + 1)  # the ids of `bos` are not scored
-    windows = []
-    position, n_scored = 1, max_length
-    while position < len(ids):
-        end = min(len(ids), position + n_scored)
-        begin = max(0, end - 1 - max_length)
-        if end > first:
-            read = _after(bos if begin else (), ids[begin:end])
-            windows.append(TokenSequence(read, max(position, first) - begin))
-        position, n_scored = end, stride
-    return windows
+
+    max_length: int
+    stride: int
+    bos: tuple[int, ...] = ()
+    half: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stride > self.max_length:
+            raise InputError(
+                f"stride is {self.stride}, and a window reads {self.max_length} tokens, so that "
+                f"some would have no window; give at most {self.max_length}"
+            )
+        if self.max_length < len(self.bos):
+            raise InputError(
+                f"max_length is {self.max_length}, and the {len(self.bos)} tokens that begin each "
+                f"window do not fit; give at least {len(self.bos)}"
+            )
+
+    def spans(self, n: int, start: int) -> Iterator[WindowSpan]:
+        """Yield the windows that score the continuation of a text, each token once.
+
+        They are those of the whole text, context included, without windows that score nothing.
+
+        Args:
+            n: number of ids of the text.
+            start: index of the continuation's first token. The token at index 0 is never scored.
+        """
+        first, size, n_special = max(start, 1), self.max_length, len(self.bos)
+        if self.half:
+            for begin in range(0, n - size + 1, size):
+                scored = max(begin + max(size // 2 + 1, n_special), first)
+                if scored < begin + size:
+                    yield WindowSpan(begin, scored, begin + size)
+            return
+        stride = min(self.stride, size - max(n_special, 1) + 1)  # ids of `bos` are not scored
+        position, end = 1, min(n, size + 1)
+        while position < end:
+            if end > first:
+                yield WindowSpan(max(0, end - 1 - size), max(position, first), end)
+            position, end = end, min(n, end + stride)
+
+    def window(self, ids: np.ndarray, span: WindowSpan) -> TokenSequence:
+        """Return the sequence of a window of a text's ids."""
+        read = ids[span.begin : span.end]
+        if self.bos and span.begin:
+            read = np.concatenate([np.array(self.bos, ids.dtype), read[len(self.bos) :]])
+        return TokenSequence(read, span.first - span.begin)
+
+
+class WindowedText(Sequence[TokenSequence]):
+    """The windows of a text, each built when it is read, since they share most of their ids.
+
+    Attributes:
+        ids: int32 [n], context and continuation.
+        start: index of the continuation's first token.
+        positions: see `TokenSequence`.
+        spans: int64 [n_windows, 3], see `WindowSpan`; without windows that have no position.
+    """
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        start: int,
+        windows: TextWindows,
+        positions: np.ndarray | None = None,
+    ) -> None:
+        """Cut a text into windows."""
+        self.ids, self.start, self.positions, self._windows = ids, start, positions, windows
+        numbers = itertools.chain.from_iterable(windows.spans(len(ids), start))
+        self.spans = np.fromiter(numbers, np.int64).reshape(-1, 3)
+        if positions is not None:
+            first, end = np.searchsorted(positions, self.spans[:, 1:].T)
+            self.spans = self.spans[first < end]
+
+    @property
+    def continuation(self) -> np.ndarray:
+        """See `TokenSequence.continuation`."""
+        return TokenSequence(self.ids, self.start, positions=self.positions).continuation
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, slice):
+            return [self[j] for j in range(len(self))[k]]
+        begin, first, end = self.spans[k].tolist()
+        window = self._windows.window(self.ids, WindowSpan(begin, first, end))
+        if self.positions is None:
+            return window
+        return TokenSequence.at(window.ids, self._within(first, end) - begin)
+
+    def _within(self, first: int, end: int) -> Any:
+        """Return the positions of a window's scored tokens, as indices or as a slice."""
+        if self.positions is None:
+            return slice(first, end)
+        return self.positions[slice(*np.searchsorted(self.positions, (first, end)))]
+
+    def join(self, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
+        """Join values of the windows' scored tokens, each [n_scored, ...].
+
+        Returns:
+            [n, ...] for the continuation, with `fill` for tokens that no window scores.
+        """
+        out = np.full((len(self.ids), *values[0].shape[1:]), fill, values[0].dtype)
+        for (_, first, end), array in zip(self.spans.tolist(), values, strict=True):
+            out[self._within(first, end)] = array
+        return out[self.start :] if self.positions is None else out[self.positions]
 
 
 def check_sequences(

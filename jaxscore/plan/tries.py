@@ -97,7 +97,7 @@ class Share(enum.Enum):
 
     TRIES: sequences share every common prefix. PATHS: tries have no branches, for models that take
     one request per row; a sequence shares nodes only with its own extensions. WHOLE: a sequence
-    shares nodes only with sequences of the same input and first scored token, so that its layout
+    shares nodes only with sequences of the same input and scored tokens, so that its layout
     depends on it alone.
     """
 
@@ -114,6 +114,9 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
     n_choices = np.array([len(sequence.choices) for sequence in sequences], np.int64)
     first = np.maximum(np.array([sequence.start for sequence in sequences], np.int64), 1)
     n_scored = np.where(n_choices > 0, n_choices, np.maximum(n_ids - first, 0))
+    gapped = {k: s.positions for k, s in enumerate(sequences) if s.positions is not None}
+    for k, positions in gapped.items():
+        n_scored[k] = len(positions) - (positions[0] == 0)
     n_input = np.maximum(n_ids - (n_choices == 0), 0)
     ids = np.concatenate(
         [np.zeros(0, np.int32), *(sequence.ids for sequence in sequences)],
@@ -123,7 +126,8 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
     start = _starts(n_ids)[:-1]
     keys = ids.astype(">u4").tobytes()  # big-endian bytes compare as the ids do
     bounds = zip((4 * start).tolist(), (4 * (start + n_input)).tolist(), strict=True)
-    rank = list(zip((keys[a:b] for a, b in bounds), first.tolist(), strict=True))
+    gaps = [gapped[k].tobytes() if k in gapped else b"" for k in range(len(sequences))]
+    rank = list(zip((keys[a:b] for a, b in bounds), first.tolist(), gaps, strict=True))
     order = np.array(sorted(np.flatnonzero(n_scored).tolist(), key=rank.__getitem__), np.int64)
     lengths = n_input[order]
     starts = _starts(lengths)
@@ -137,6 +141,9 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
         if share is Share.WHOLE:
             may_share &= lengths[1:] == lengths[:-1]
             may_share &= first[order[1:]] == first[order[:-1]]
+            may_share &= n_scored[order[1:]] == n_scored[order[:-1]]
+            for k in np.flatnonzero(may_share).tolist() if gapped else ():
+                may_share[k] = gaps[order[k]] == gaps[order[k + 1]]
         shared[1:] = np.where(may_share, shared[1:], 0)
     is_new = column >= np.repeat(shared, lengths)
     first_node = _starts(lengths - shared)
@@ -156,6 +163,8 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
     path_start[order] = starts[:-1]
     offsets = _starts(n_scored)
     nth = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], n_scored)
+    for k, positions in gapped.items():
+        nth[offsets[k] : offsets[k + 1]] = positions[positions > 0] - first[k]
     is_choice = np.repeat(n_choices > 0, n_scored)
     node = node_of[np.repeat(path_start + first - 1, n_scored) + np.where(is_choice, 0, nth)]
     all_ids = np.concatenate(

@@ -131,6 +131,14 @@ StopString = Annotated[
 ]
 
 
+TemplateVariables = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description='an object of the chat template\'s variables, {"enable_thinking": false}',
+    ),
+]
+
+
 def flag(default: bool = False) -> Any:
     """A field that is true or false."""
     return Field(default, description="true or false")
@@ -281,9 +289,7 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: int | None = Field(None, ge=1, description="a whole number from 1")
     logprobs: bool = flag()
     top_logprobs: TopLogprobs | None = Field(None, description=TOP_LOGPROBS)
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description='an object of the chat template\'s variables, {"enable_thinking": false}'
-    )
+    chat_template_kwargs: TemplateVariables = None
 
     tools: Annotated[Any, accept_only([])] = None
     tool_choice: Annotated[Any, accept_only("none", "auto")] = None
@@ -324,6 +330,10 @@ class ScoreOptions(LabelOptions):
     rank: bool = flag()
     top_k: TopLogprobs = Field(0, description=TOP_LOGPROBS)
     texts: bool = flag()
+    score_roles: Literal["assistant", "last", "all"] = Field(
+        "assistant", description='"assistant", "last" or "all"'
+    )
+    score_turn_end: bool = flag()
 
 
 class _Requests(RequestModel):
@@ -340,6 +350,8 @@ class LabelBody(_Requests, LabelOptions):
 
 class ScoreBody(_Requests, ScoreOptions):
     """Body of `/jaxscore/score`."""
+
+    chat_template_kwargs: TemplateVariables = None
 
 
 AnyRequest = TypeVar("AnyRequest", bound=RequestModel)

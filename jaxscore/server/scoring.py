@@ -7,6 +7,7 @@ results.
 """
 
 import asyncio
+import dataclasses
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,8 +34,10 @@ from jaxscore.server.request_models import (
 )
 from jaxscore.server.scheduler import ScoringJob
 from jaxscore.server.service import Service
-from jaxscore.systems.score import read_request, record_of
+from jaxscore.shell.conversations import Conversation, ConversationSettings
+from jaxscore.systems.score import read_object, record_of
 from jaxscore.systems.score.measures import MEASURES
+from jaxscore.text import chat_template
 from jaxscore.text.result_assembly import assemble_label_scores, assemble_scores
 from jaxscore.text.tokenize_requests import TokenizedRequest
 from jaxscore.types.requests import LabelRequest, Request, Unusable
@@ -138,7 +141,7 @@ class _Scoring:
         batch = await self._service.run_in_thread(
             self.size, lambda: self._prepare(self._service, items, first, self._options)
         )
-        pieces = [item.sequences for item in batch.prepared if item.sequences]
+        pieces = [tuple(item.sequences) for item in batch.prepared if item.sequences]
         n_tokens = sum(len(s.ids) - s.start for sequences in pieces for s in sequences)
         if batch.top_k * n_tokens > MAX_NUMBERS:
             raise invalid_field(
@@ -242,14 +245,15 @@ class _Item(NamedTuple):
 
     request: Request | Unusable | _IdRequest
     extra: Mapping[str, Any]
+    talk: Conversation | None = None
 
 
 def prepare_requests(
     service: Service, items: Sequence[Any], first: int, options: ScoreOptions
 ) -> Batch:
-    """Tokenize items with a context and a continuation."""
+    """Tokenize items with a context and a continuation, or messages."""
     limit = service.max_characters(truncates=options.truncate is not None)
-    parsed = [_parse_item(service, item, first + k, limit) for k, item in enumerate(items)]
+    parsed = [_parse_item(service, item, first + k, limit, options) for k, item in enumerate(items)]
     sequences = [item.request.sequence for item in parsed if isinstance(item.request, _IdRequest)]
     of_ids = iter(service.preparer.sequences(sequences, options.truncate))
     texts = [item.request for item in parsed if not isinstance(item.request, _IdRequest)]
@@ -274,6 +278,8 @@ def prepare_requests(
         results = assemble_scores(window, scores, service.encoder)  # type: ignore[arg-type]
         for item, scored in zip(parsed, results, strict=True):
             added = {} if options.summary_only else _added_fields(service, scored, options)
+            if item.talk is not None and not scored.error:
+                added |= item.talk.fields(scored)
             record = record_of(scored, summary_only=options.summary_only, added=added)
             if names := sorted(added.keys() & item.extra.keys()):
                 record = {"error": f"has {names[0]}, a field of results; rename it"}
@@ -340,7 +346,9 @@ def prepare_labels(
     return Batch(prepared, records)
 
 
-def _parse_item(service: Service, item: Any, position: int, limit: int) -> _Item:
+def _parse_item(
+    service: Service, item: Any, position: int, limit: int, options: ScoreOptions
+) -> _Item:
     """An item of `/jaxscore/score`, whose text has at most `limit` characters."""
     where = f"request {position}"
     try:
@@ -348,20 +356,49 @@ def _parse_item(service: Service, item: Any, position: int, limit: int) -> _Item
             raise InputError(f"{where}: {TOO_DEEP}; repeat its id instead")
         if isinstance(item, dict) and not item.keys().isdisjoint(IDS):
             return _parse_ids(service, item, position, where)
-        request, extra = read_request(item, position, where)
-        text = request.context + request.continuation
+        entry = read_object(item, position, where)
+        messages = entry.item.messages
+        text = entry.item.context + entry.item.continuation
+        if messages is not None:
+            text = "".join(str(message["content"]) for message in messages)
         if problem := _too_long(service, text, limit, where):
-            return _Item(Unusable(request.id, problem), extra)
-        return _Item(request, extra)
+            return _Item(Unusable(entry.id, problem), entry.extra)
+        if messages is None:
+            request = Request(entry.id, entry.item.context, entry.item.continuation)
+            return _Item(request, entry.extra)
+        talk = _conversation(service, messages, where, options)
+        return _Item(dataclasses.replace(talk.request, id=entry.id), entry.extra, talk)
     except InputError as error:
         return _Item(Unusable(_item_id(item, position), str(error)), {})
 
 
+def _conversation(
+    service: Service, messages: Sequence[dict[str, Any]], where: str, options: ScoreOptions
+) -> Conversation:
+    """Render a conversation.
+
+    Raises:
+        InputError: it cannot be rendered; without the tokenizer's folder, which clients must not
+            see.
+    """
+    settings = ConversationSettings(
+        score_roles=options.score_roles, score_turn_end=options.score_turn_end
+    )
+    variables = getattr(options, "chat_template_kwargs", None) or {}
+    tokenizer = service.encoder.tokenizer
+    try:
+        chat_template.check_variables(tokenizer, variables)
+        return settings.conversation(service.scorer, messages, variables)
+    except InputError as error:
+        problem = str(error).removeprefix(f"{tokenizer.name_or_path}: ")
+        raise InputError(f"{where}: {problem}") from None
+
+
 def _parse_ids(service: Service, item: dict[str, Any], position: int, where: str) -> _Item:
-    if texts := sorted({"context", "continuation"} & item.keys()):
+    if texts := sorted({"context", "continuation", "messages"} & item.keys()):
         raise InputError(f"{where}: has {texts[0]} and token ids; send texts or ids, not both")
     rest = {name: value for name, value in item.items() if name not in IDS}
-    request, extra = read_request({**rest, "continuation": ""}, position, where)
+    entry = read_object({**rest, "continuation": ""}, position, where)
     n_ids = service.scorer.model.vocab_size
     columns: list[list[int]] = []
     for name in IDS:
@@ -374,7 +411,7 @@ def _parse_ids(service: Service, item: dict[str, Any], position: int, where: str
         columns.append(ids)
     context, continuation = columns
     sequence = TokenSequence(np.array(context + continuation, np.int32), len(context))
-    return _Item(_IdRequest(request.id, sequence), extra)
+    return _Item(_IdRequest(entry.id, sequence), entry.extra)
 
 
 def _parse_labels(

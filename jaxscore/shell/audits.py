@@ -13,7 +13,6 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, Self, cast
 
 from jaxscore.errors import InputError
@@ -26,10 +25,11 @@ from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, uni
 from jaxscore.shell.system import Aside, Record, System, result_of, units
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import audit_boundaries
+from jaxscore.text.tokenize_requests import CHUNK_CHARACTERS, bounded_groups
 from jaxscore.types.requests import Request
 
 END = object()
-TOGETHER = 1024  # requests that are encoded again at a time
+TOGETHER = 1024  # maximum number of requests that are encoded again at a time
 ALL, EVERY = 4096, 16  # audit so many first requests, and then one in so many
 LONGEST = 1000  # characters of a continuation that is encoded again for each of its tokens
 SAMPLED, SAMPLED_CHARACTERS = 32, 100_000  # items of a sample, and of their texts
@@ -262,8 +262,8 @@ class AuditedLM:
         self._options = {name: options[name] for name in kept if name in options}
 
         def passing() -> Iterator[Any]:
-            left = iter(interrupts.until_interrupt(requests))
-            while batch := list(islice(left, TOGETHER)):
+            left = interrupts.until_interrupt(requests)
+            for batch in bounded_groups(left, _n_characters, TOGETHER, CHUNK_CHARACTERS):
                 if is_text and not interrupts.interrupt_requested():
                     self._count([each for each in batch if not isinstance(each, Aside)])
                 waiting.extend(batch)
@@ -315,7 +315,7 @@ class AuditedLM:
 
     @property
     def _most_positions(self) -> int | None:
-        is_cut = self._settings.truncate is not None
+        is_cut = self._settings.truncate is not None or "text_windows" in self._options
         return None if is_cut else self._lm.capabilities.max_positions
 
     def _is_short(self, request: Request) -> bool:
@@ -331,6 +331,10 @@ class AuditedLM:
         if self._has_labels:
             return OtherLayouts(self._lm).labels(pairs, truncate=self._settings.truncate)
         return OtherLayouts(self._lm).scores(pairs, **self._options)
+
+
+def _n_characters(request: Any) -> int:
+    return sum(len(getattr(request, name, "")) for name in ("context", "continuation"))
 
 
 def variants_of(settings: Any, counts: Mapping[str, float]) -> dict[str, dict[str, Any]]:

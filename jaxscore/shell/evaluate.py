@@ -122,6 +122,7 @@ def evaluate(
     if isinstance(objects, Iterator):
         objects = list(objects)  # which can be read once
     items = Items(system, lambda: system.read(objects), settings, is_file=False)
+    settings = items.settings
     system.check(items, settings)
     records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

@@ -153,6 +153,8 @@ ARROW_TYPES = {
 def arrow_type(hint: Any) -> str:
     """Arrow's name of a type, in brackets for a list: `list[float]` -> `[float64]`.
 
+    Objects, and lists of objects, are JSON text.
+
     Raises:
         TypeError: tables do not have columns of this type.
     """
@@ -160,7 +162,8 @@ def arrow_type(hint: Any) -> str:
         hint = typing.get_args(hint)[0]
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) in (list, Sequence):
-        return f"[{arrow_type(parts[0])}]"
+        part = arrow_type(parts[0])
+        return part if part == ARROW_TYPES[dict] else f"[{part}]"
     if typing.get_origin(hint) is dict:
         return ARROW_TYPES[dict]
     if parts:  # X | None

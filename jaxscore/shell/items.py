@@ -13,9 +13,17 @@ from typing import Any
 
 from jaxscore.errors import InputError, NoItems, NothingUsable, one_line
 from jaxscore.io.items import NOTHING, Row, named
-from jaxscore.io.json_input import NAMES, json_kind, require_field
+from jaxscore.io.json_input import (
+    NAMES,
+    check_regular,
+    json_kind,
+    read_lines,
+    read_text,
+    require_field,
+)
 from jaxscore.io.json_output import json_line, to_json_value
-from jaxscore.io.tables import plain_row
+from jaxscore.io.streams import form_of
+from jaxscore.io.tables import is_dataset, plain_row
 from jaxscore.shell.prompts import ExampleItem, PromptSettings
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import SHOWN, Record, System, id_field, item_fields
@@ -25,7 +33,9 @@ class NullError(InputError):
     """A required field is null, as in a table with a missing value."""
 
 
+UNLESS = "unless"  # metadata: the field that an object may have in place of a required one
 MISSING = ("NaTType", "NAType")  # types of pandas for a missing value
+TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +100,16 @@ class Items(Sequence[Any]):
         self.n_all = self.n_usable = 0
         for entry in self.entries():
             self.n_all, self.n_usable = self.n_all + 1, self.n_usable + (entry.error is None)
+            self._settings = self._settings.adapted(entry.item)
             if self._first is None or (self._first.error is None and entry.error is not None):
                 self._first = entry
             if self._malformed is None and entry.error is not None and not entry.is_null:
                 self._malformed = entry
+
+    @property
+    def settings(self) -> Any:
+        """The settings with the defaults that the items need."""
+        return self._settings
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
@@ -247,10 +263,14 @@ def read_file(
     with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
         if path.is_fifo():
             raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
-    lists = list_fields(system, settings)
+    lists, by_line = list_fields(system, settings), getattr(settings, "lines", False)
     try:
         items = Items(
-            system, lambda: system.read(path, columns, lists), settings, prefix=prefix, limit=limit
+            system,
+            lambda: rows_of(system, path, columns, lists, by_line=by_line),
+            settings,
+            prefix=prefix,
+            limit=limit,
         )
         system.check(items, settings)
     except MemoryError:
@@ -260,6 +280,61 @@ def read_file(
             raise
         raise type(problem)(f"{path}: {problem}") from None
     return items
+
+
+def rows_of(
+    system: System,
+    path: Path,
+    columns: Mapping[str, str] = NOTHING,
+    lists: Sequence[str] = (),
+    *,
+    by_line: bool = False,
+) -> Iterator[Row]:
+    """Read the objects of a file, which may be plain text if the system declares a `text_field`.
+
+    Args:
+        columns, lists: see `System.read`.
+        by_line: each line of a plain text is an item; otherwise the file is one.
+
+    Raises:
+        InputError: the file cannot be read, or is not plain text although `by_line` is set.
+    """
+    field = system.text_field
+    is_folder = path.is_dir() and not is_dataset(path)
+    if not field or not (is_folder or form_of(path) == ".txt"):
+        if by_line:
+            raise InputError(
+                f"{path}: --lines reads plain text, whose name ends in .txt; leave it out"
+            )
+        try:
+            yield from system.read(path, columns, lists)
+        except InputError as problem:
+            if (
+                not field
+                or path.is_dir()
+                or form_of(path) in TABLES
+                or isinstance(problem, NoItems)
+            ):
+                raise
+            raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
+        return
+    if columns:
+        raise InputError(f"{path}: --column names fields of a table, and text files have none")
+    files = sorted(path.glob("*.txt")) if is_folder else [path]
+    if not files:
+        raise InputError(
+            f"{path}: found a folder without a .txt file; expected text files, a file of JSONL or "
+            "another table, or a folder that save_to_disk of datasets wrote"
+        )
+    for number, file in enumerate(files, start=1):
+        check_regular(file)
+        if not by_line:
+            yield Row(number, str(file), {"id": file.name, field: read_text(file)})
+            continue
+        for line, text in read_lines(file):
+            if text.strip():
+                ids = {"id": f"{file.name}:{line}"} if is_folder else {}
+                yield Row(line, f"{file}:{line}", {**ids, field: text})
 
 
 def check_usable(errors: Iterable[tuple[str, str | None]]) -> None:
@@ -387,9 +462,10 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
         value = kind.normalize(value) if hasattr(kind, "normalize") else value
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
-    for name, is_required, kinds in _fields(kind):
+    for name, is_always_required, unless, kinds in _fields(kind):
+        is_required = is_always_required or (unless is not None and value.get(unless) is None)
         if is_required and name not in value and kinds is not None:
-            raise InputError(_missing(name, kinds, value, where))
+            raise InputError(_missing(name, kinds, value, where, unless))
         if not is_required and value.get(name) is None:  # null is missing, as tables have it
             continue
         if kinds is None:
@@ -418,8 +494,24 @@ LIKELY = {
 }
 
 
-def _missing(name: str, kinds: tuple[type, ...], value: Mapping[str, Any], where: str) -> str:
-    """Return the message about a required field that an object lacks."""
+def _missing(
+    name: str,
+    kinds: tuple[type, ...],
+    value: Mapping[str, Any],
+    where: str,
+    unless: str | None = None,
+) -> str:
+    """Return the message about a required field that an object lacks.
+
+    Args:
+        unless: the field of a list of objects that the object may have instead, if any.
+    """
+    objects = [k for k, v in value.items() if isinstance(v, list) and v and isinstance(v[0], dict)]
+    if unless is not None and objects:
+        return (
+            f'{where}: no field "{name}" or "{unless}"; if the list of {unless} is {objects[0]!r}, '
+            f"add --column {unless}={objects[0]}"
+        )
     expected = " or ".join(NAMES[kind] for kind in kinds)
     names = sorted(value)
     similar = [field for field in names if field != "id" and isinstance(value[field], kinds)]
@@ -452,11 +544,16 @@ def with_examples(system: System, settings: Any) -> Any:
 
 
 @functools.cache
-def _fields(kind: Any) -> list[tuple[str, bool, tuple[type, ...] | None]]:
-    """Return (name, True if it is required, types of `_json_types`) of each field of an item."""
+def _fields(kind: Any) -> list[tuple[str, bool, str | None, tuple[type, ...] | None]]:
+    """Return (name, True if it is required, `UNLESS`, types of `_json_types`) of each field."""
     hints = typing.get_type_hints(kind)
     return [
-        (field.name, field.default is dataclasses.MISSING, _json_types(hints[field.name]))
+        (
+            field.name,
+            field.default is dataclasses.MISSING,
+            field.metadata.get(UNLESS),
+            _json_types(hints[field.name]),
+        )
         for field in dataclasses.fields(kind)
     ]
 

@@ -89,6 +89,10 @@ class Settings:
         """
         return {}
 
+    def adapted(self, item: Any) -> Self:
+        """Return the settings with the defaults that an item of the input needs."""
+        return self
+
     def policies(self) -> dict[str, str]:
         """Boundary -> policy of the encoder, the run's own first; empty without a boundary."""
         return {}
@@ -199,7 +203,7 @@ class TextSettings(ScoringSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowSettings(Settings):
-    """Settings of a system that can read long texts in windows."""
+    """Settings of a system that reads long texts: in windows, and from plain text."""
 
     fixed = (*Settings.fixed, "window_bos", "score_from")
 
@@ -233,16 +237,18 @@ class WindowSettings(Settings):
         help="half: score the second half of each whole window of N tokens alone, as llama.cpp's "
         "llama-perplexity does",
     )
+    lines: bool = flag(
+        False,
+        group=WINDOW_GROUP,
+        help="each line of a .txt file is a text; empty ones are left out",
+    )
 
     def __post_init__(self) -> None:
         """Check all values; see `Settings`."""
         super().__post_init__()
         length, stride = self.max_length, self.stride
-        if length is not None and stride is not None and stride > length:
-            raise InputError(
-                f"stride is {stride}, and a window reads {length} tokens, so that some would have "
-                f"no window; give at most {length}"
-            )
+        if length is not None and stride is not None:
+            TextWindows(length, stride)  # refuses a stride that is longer than a window
         if self.reads_windows and getattr(self, "truncate", None) is not None:
             raise InputError(
                 "truncate: texts are read in windows, so that none is too long; leave it out"
@@ -252,6 +258,11 @@ class WindowSettings(Settings):
                 f"stride is {stride} and score_from half, whose windows do not overlap; leave one "
                 "of the two out"
             )
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them; `text_windows` notes the resolved windows."""
+        omitted = ("truncate", "max_length", "stride") if self.reads_windows else ()
+        return {name: value for name, value in super().record().items() if name not in omitted}
 
     def omitted_fields(self) -> frozenset[str]:
         """See `Settings.omitted_fields`; texts have one window without these settings."""
@@ -284,14 +295,9 @@ class WindowSettings(Settings):
                 "or leave it out"
             )
         stride = length if self.stride is None else self.stride
-        if stride > length:
-            raise InputError(
-                f"stride is {stride}, and a window reads {length} tokens, so that some would have "
-                f"no window; give at most {length}"
-            )
         bos = tuple(lm.encoder.prefix) if self.window_bos == "every" else ()
-        lm.about.update(max_length=length, stride=stride)
         windows = TextWindows(length, stride, bos, half=self.score_from == "half")
+        lm.about.update(max_length=length, stride=stride)
         return {"text_windows": windows}
 
     def note_windows(self, lm: Any, n_windows: int) -> None:

@@ -104,6 +104,7 @@ class System:
             shell fills the first field of the record: `id`, or a name for the item's place. The
             record of a TypedDict is whole.
         parts: field of the record with a list of objects that each have numbers.
+        text_field: field of an item that a plain text is; empty if `.txt` files are not read.
         layout: layout of an output that is one JSON array; None if the output's name decides.
     """
 
@@ -113,6 +114,7 @@ class System:
     settings: ClassVar[type[Settings]]
     record: ClassVar[type]
     parts: ClassVar[str] = ""
+    text_field: ClassVar[str] = ""
     layout: ClassVar[Layout | None] = None
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:

@@ -14,7 +14,6 @@ loses tokens to both completions. The rule is that of TRL 1.16, `trl/trainer/dpo
 import dataclasses
 import functools
 import itertools
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypedDict
@@ -25,6 +24,7 @@ from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.report.counts import counted
+from jaxscore.shell.conversations import NOT_APPLIED, lacks_reasoning
 from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings as BaseSettings
@@ -39,8 +39,6 @@ from jaxscore.text.tokenize_requests import (
     bounded_groups,
 )
 
-# Fields of TRL's data sets that change what the chat template writes, or are no text.
-NOT_APPLIED = ("tools", "chat_template_kwargs", "images", "image")
 SAME_TEXT = (
     "chosen and rejected differ, and the chat template writes the same text for both; leave the "
     "pair out, or take a model whose template writes what they differ in"
@@ -287,11 +285,9 @@ def _lacks_reasoning(item: Any, rendered: Sequence[str]) -> bool:
     """Return True if a part of a completion with reasoning is not in its rendered text."""
     completions = item.pair[1:]
     return any(
-        part.strip() not in text
+        lacks_reasoning(message["content"], text)
         for messages, text in zip(completions, rendered, strict=True)
         for message in messages
-        if "</think>" in message["content"]
-        for part in re.split("</?think>", message["content"])
     )
 
 

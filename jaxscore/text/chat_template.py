@@ -25,7 +25,7 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.text import checkpoint_process
-from jaxscore.text.checkpoint_process import LimitError, RefusedError, TemplateError
+from jaxscore.text.checkpoint_process import LimitError, RefusedError, Rendering, TemplateError
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 FIELDS = ("role", "content")  # of messages in files
@@ -95,6 +95,21 @@ def render(
         TemplateError: the template takes too much time or memory, or fails in another way.
         InputError: the template is missing or leaves out text, or a message contains something
             other than text.
+    """
+    prompt, _ = render_checked(tokenizer, messages, add_generation_prompt, **variables)
+    return prompt
+
+
+def render_checked(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    add_generation_prompt: bool,
+    **variables: Any,
+) -> tuple[str, Rendering]:
+    """Render a conversation like `render`.
+
+    Returns:
+        The text, and what it was rendered from: each content in the form that the template writes.
     """
     template = _template(tokenizer)
     values = {
@@ -286,7 +301,7 @@ def _name(tokenizer: Any) -> str:
 
 def _render_checked(
     template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
-) -> str:
+) -> tuple[str, Rendering]:
     """Render a conversation and check that the prompt contains its texts."""
     texts = [_texts(message, number) for number, message in enumerate(messages, start=1)]
     # Whitespace cannot lose anything, and a template may treat it differently.
@@ -297,14 +312,15 @@ def _render_checked(
     has_parts = [isinstance(message["content"], list) for message in messages]
     probe = _with_contents(messages, markers, has_parts)
     forms = _choose_forms(template, json.dumps(probe), json.dumps(variables, sort_keys=True))
-    prompt = checkpoint_process.render(template, _with_contents(messages, texts, forms), variables)
+    rendering = Rendering(template, _with_contents(messages, texts, forms), variables)
+    prompt = checkpoint_process.render(*rendering)
     rewritten = [
         k
         for k, message_texts in enumerate(texts)
         if any(text.strip() not in prompt for text in message_texts)
     ]
     if not rewritten:
-        return prompt
+        return prompt, rendering
     for k in rewritten:
         # No marker before an answer: it may start with reasoning, which templates drop.
         if messages[k]["role"] != "assistant":
@@ -315,7 +331,7 @@ def _render_checked(
         is_answer = messages[k]["role"] == "assistant"
         if f"end{k}x" not in marked or (not is_answer and f"start{k}x" not in marked):
             raise InputError(_leaves_out(messages, k, "a part of the text"))
-    return prompt
+    return prompt, rendering
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,7 +9,7 @@ process does.
 import atexit
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 from jaxscore.io.child_process import ChildProcess, RestartedProcess
@@ -37,32 +37,73 @@ _RENDERER = RestartedProcess(lambda: _start("render", RENDER_LIMIT))
 atexit.register(_RENDERER.end)
 
 
-def render(
-    template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
-) -> str:
-    """Render a conversation like `apply_chat_template(messages, tokenize=False)` of transformers.
+class Rendered(NamedTuple):
+    """A rendered conversation.
 
-    Args:
+    Attributes:
+        text: the text.
+        marks: [start, end) in characters of each part between the template's generation marks;
+            empty if they were not requested.
+    """
+
+    text: str
+    marks: Sequence[Sequence[int]] = ()
+
+
+class Rendering(NamedTuple):
+    """A conversation to render like `apply_chat_template(messages, tokenize=False)` does.
+
+    Attributes:
         template: the chat template.
         variables: the template's variables, including special tokens, and arguments of
             transformers.
+    """
+
+    template: str
+    messages: Sequence[Mapping[str, Any]]
+    variables: Mapping[str, Any]
+
+    def question(self) -> dict[str, Any]:
+        """Return the line of the worker."""
+        values = {"template": self.template, "messages": list(self.messages)}
+        return values | {"more": dict(self.variables)}
+
+
+def render(
+    template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+) -> str:
+    """Render a conversation; see `Rendering` for arguments.
 
     Raises:
         RefusedError: the template raises an error.
         LimitError: the template takes too much time or memory.
         TemplateError: the template fails in another way.
     """
-    question = {"template": template, "messages": list(messages), "more": dict(variables)}
-    reply = _RENDERER.ask(question, RENDER_LIMIT)
+    [rendered] = render_each([Rendering(template, messages, variables)])
+    if isinstance(rendered, TemplateError):
+        raise rendered
+    return rendered.text
+
+
+def render_each(renderings: Sequence[Rendering]) -> list[Rendered | TemplateError]:
+    """Render conversations within the limits of one; see `render` for the errors.
+
+    Raises:
+        LimitError: they take too much time, or more memory than there is.
+    """
+    questions = [rendering.question() for rendering in renderings]
+    reply = _RENDERER.ask({"questions": questions}, RENDER_LIMIT)
     if reply is None:
         raise LimitError(
             f"it takes more than {RENDER_LIMIT:g} seconds or {MEMORY >> 30} GB of memory"
         )
-    if "text" in reply:
-        text: str = reply["text"]
-        return text
     errors = {"refused": RefusedError, "limit": LimitError}
-    raise errors.get(reply.get("why", ""), TemplateError)(reply["error"])
+    return [
+        Rendered(each["text"], each.get("marks", ()))
+        if "text" in each
+        else errors.get(each.get("why", ""), TemplateError)(each["error"])
+        for each in reply["replies"]
+    ]
 
 
 def check_tokenizer(path: Path) -> None:

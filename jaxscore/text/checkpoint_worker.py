@@ -4,7 +4,11 @@ Run it by path with two arguments: the time limit per request in seconds, and th
 "read". A request is a line of JSON on stdin; its reply is a line on stdout:
 
     {"template": TEXT, "messages": [...], "more": {...}}   {"text": TEXT} or {"error": WHY}
+    {"questions": [QUESTION, ...]}                         {"replies": [REPLY, ...]}
     {"tokenizer": PATH}                                    {"error": null or WHY}
+
+With "return_assistant_tokens_mask" in "more" a reply also has "marks", [start, end] of each part of
+the text between the template's generation marks, in characters.
 
 An error has `"why": "refused"` if the template raised it, and `"why": "limit"` if it takes too much
 memory. The worker writes one line, {}, when its imports are done.
@@ -42,6 +46,8 @@ def main() -> None:
 
 
 def _reply_to(request: dict[str, Any]) -> dict[str, Any]:
+    if "questions" in request:
+        return {"replies": [_reply_to(question) for question in request["questions"]]}
     try:
         return _read(request["tokenizer"]) if "tokenizer" in request else _render(request)
     except MemoryError:
@@ -55,7 +61,7 @@ def _render(request: dict[str, Any]) -> dict[str, Any]:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     try:
-        [text], _ = render_jinja_template(
+        [text], marks = render_jinja_template(
             conversations=[request["messages"]],
             chat_template=request["template"],
             **request["more"],
@@ -64,7 +70,7 @@ def _render(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(problem), "why": "refused"}
     if len(text) > LONGEST:
         return {"error": f"a text of more than {LONGEST} characters", "why": "limit"}
-    return {"text": text}
+    return {"text": text, **({"marks": marks[0]} if marks else {})}
 
 
 def _read(path: str) -> dict[str, Any]:

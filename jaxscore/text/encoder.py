@@ -30,6 +30,7 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from jaxscore.errors import InputError, check_choice
+from jaxscore.io.json_output import LazySequence
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.text.bounded_tokenizer import (
     BoundedTokenizer,
@@ -48,8 +49,34 @@ BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
 # Policies that score the same tokens if the context is empty
 EQUAL_WITHOUT_CONTEXT: set[Boundary] = {"joint", "exact", "separate"}
 
+NAMED = 1 << 16  # number of tokens of a long text that are named at a time
 # The sequences of a request: one, or one per token of the continuation for "reencoded"
 Encoded = tuple[TokenSequence, ...]
+
+
+class TokenNames(LazySequence[str]):
+    """The names of a long text's tokens, looked up when they are read."""
+
+    def __init__(self, ids: np.ndarray, encoder: "TextEncoder") -> None:
+        """Args:
+        ids: int32 [n], not negative.
+        """
+        self._ids, self._encoder = ids, encoder
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[str]:
+        for k in range(0, len(self), NAMED):
+            yield from self._encoder.tokens(self._ids[k : k + NAMED])
+
+    def __reduce__(self) -> tuple[type[list[str]], tuple[list[str]]]:
+        return list, ([*self],)
+
+    def element(self, index: int) -> str:
+        """See `LazySequence.element`."""
+        [name] = self._encoder.tokens(self._ids[index : index + 1])
+        return name
 
 
 class TextEncoder:
@@ -104,9 +131,7 @@ class TextEncoder:
             )
         )
         return [
-            next(encoded)
-            if request.token_ids is None
-            else (_sequence(*request.token_ids, boundary),)
+            next(encoded) if request.token_ids is None else (_sequence(request, boundary),)
             for request in requests
         ]
 
@@ -148,7 +173,7 @@ class TextEncoder:
                 for batch in (texts, continuations)
             )
             starts = [max(0, len(a) - len(b)) for a, b in zip(ids, tails, strict=True)]
-        arrays = [np.array(text_ids, np.int32) for text_ids in ids]
+        arrays = [np.asarray(text_ids, np.int32) for text_ids in ids]
         return [
             (TokenSequence(array, min(start, len(array)) if text else len(array)),)
             for array, start, text in zip(arrays, starts, continuations, strict=True)
@@ -248,6 +273,26 @@ class TextEncoder:
             out.append((np.array(ids, np.int32), [0] * (len(ids) - len(starts)) + starts))
         return out
 
+    def first_characters(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Encode a text without additional special tokens, as int32 ids, and locate its tokens.
+
+        Returns:
+            The ids, and for each token the index of its first non-space character, or of its first
+            character if it has only spaces; int64.
+
+        Raises:
+            TextError: the tokenizer cannot read the text.
+        """
+        ids: list[Any] = []
+        firsts: list[int] = []
+        for piece in next(iter(self.bounded.pieces_of_each([text]))):
+            ids.append(piece.ids)
+            for first, last in piece.offsets:
+                start, end = piece.start + first, piece.start + last
+                n_spaces = end - start - len(text[start:end].lstrip())
+                firsts.append(start + (n_spaces if n_spaces < end - start else 0))
+        return np.asarray(_concatenate(ids), np.int32), np.array(firsts, np.int64)
+
     def first_ids(self, labels: Sequence[str]) -> tuple[int, ...]:
         """Return the id of each label's first token, with each label encoded alone.
 
@@ -313,13 +358,16 @@ class TextEncoder:
         return BoundedTokenizer(spaced)
 
 
-def _sequence(
-    context: Sequence[int], continuation: Sequence[int], boundary: Boundary
-) -> TokenSequence:
+def _sequence(request: Request, boundary: Boundary) -> TokenSequence:
     """Build the sequence of a request with token ids."""
+    assert request.token_ids is not None
+    context, continuation = request.token_ids
     after = [0] * (boundary == "after" and bool(continuation))
     # Not int32: larger ids would wrap around to valid ids instead of raising an error later.
     ids = np.array([*context, *continuation, *after], np.int64)
+    if request.positions is not None and len(request.positions):
+        positions = np.array(request.positions, np.int64) + len(after)
+        return TokenSequence(ids, int(positions[0]), positions=positions)
     return TokenSequence(ids, len(context) + len(after))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.plan.requests import SequenceScores
-from jaxscore.text.encoder import TextEncoder
+from jaxscore.plan.requests import SequenceScores, WindowedText
+from jaxscore.text.encoder import TextEncoder, TokenNames
 from jaxscore.text.tokenize_requests import TokenizedRequest, Window
 from jaxscore.types.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 
@@ -47,12 +47,16 @@ def assemble_scores(
         batch = window[first : first + TOGETHER]
         batch_scores = [[*itertools.islice(remaining, len(item.sequences))] for _, item in batch]
         ids = [_scored_ids(item) for _, item in batch]
-        names = iter(encoder.tokens(np.concatenate(ids)))
+        is_long = [isinstance(item.sequences, WindowedText) for _, item in batch]
+        named = [each for each, long in zip(ids, is_long, strict=True) if not long]
+        names = iter(encoder.tokens(np.concatenate([np.zeros(0, np.int32), *named])))
         all_finite = _error([*itertools.chain(*batch_scores)]) is None
-        for (request, item), request_scores, token_ids in zip(
-            batch, batch_scores, ids, strict=True
+        for (request, item), request_scores, token_ids, long in zip(
+            batch, batch_scores, ids, is_long, strict=True
         ):
-            tokens = [*itertools.islice(names, len(token_ids))]
+            tokens: Sequence[str] = TokenNames(token_ids, encoder)
+            if not long:
+                tokens = [*itertools.islice(names, len(token_ids))]
             error = item.error or (None if all_finite else _error(request_scores))
             if error is not None:
                 yield failed(request.id, error)
@@ -75,7 +79,7 @@ def assemble_scores(
                 item.truncated,
                 measures=dict(terms.measures),
                 top=_top(terms, encoder),
-                n_windows=len(request_scores) if item.gaps else 1,
+                n_windows=len(request_scores) if long else 1,
                 end=end,
             )
 
@@ -121,8 +125,11 @@ def _top(terms: SequenceScores, encoder: TextEncoder) -> TopTokens | None:
 
 def _error(scores: Sequence[SequenceScores]) -> str | None:
     """Return the error of scores that are not finite, or None."""
-    if not scores:
-        return None
+    groups = (scores[k : k + TOGETHER] for k in range(0, len(scores), TOGETHER))
+    return next(filter(None, map(_error_of, groups)), None)
+
+
+def _error_of(scores: Sequence[SequenceScores]) -> str | None:
     terms = [s.logprob for s in scores] + [s.entropy for s in scores]
     measures = [values for s in scores for values in s.measures.values()]
     if not np.isfinite(np.concatenate(terms)).all() or any(
@@ -139,26 +146,22 @@ def _error(scores: Sequence[SequenceScores]) -> str | None:
 
 def _scored_ids(item: TokenizedRequest) -> np.ndarray:
     """Return the token ids of the continuation, int32."""
-    if len(item.sequences) == 1 and not item.gaps:
-        [sequence] = item.sequences
-        return sequence.ids[sequence.start :]
-    parts = [s.ids[s.start :] for s in item.sequences]
-    if item.gaps:
-        parts = [item.gaps[0], *itertools.chain(*zip(parts, item.gaps[1:], strict=True))]
-    return np.concatenate([np.zeros(0, np.int32), *parts])
+    sequences = [item.sequences] if isinstance(item.sequences, WindowedText) else item.sequences
+    parts = [each.continuation for each in sequences]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int32), *parts])
 
 
 def _join_values(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
     """Join the values of sequences, each [n_scored] or [n_scored, k].
 
-    Tokens without a preceding token get `fill`.
+    Tokens without a preceding token, and those that no window scores, get `fill`.
     """
+    if isinstance(item.sequences, WindowedText):
+        return item.sequences.join(values, fill)
     arrays = []
-    n_before = list(map(len, item.gaps)) or [0] * (len(values) + 1)
-    for sequence, array, n_gap in zip(item.sequences, values, n_before, strict=False):
-        n_missing = n_gap + len(sequence.ids) - sequence.start - len(array)
+    for sequence, array in zip(item.sequences, values, strict=True):
+        n_missing = len(sequence.continuation) - len(array)
         arrays += [np.full((n_missing, *array.shape[1:]), fill, array.dtype), array]
-    arrays.append(np.full((n_before[-1], *array.shape[1:]), fill, array.dtype))
     return np.concatenate(arrays)
 
 

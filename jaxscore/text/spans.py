@@ -46,8 +46,10 @@ class TokenSpans:
         return int(starts[0]), min(int(ends[0]), len(self.text))
 
 
-def token_spans(ids: np.ndarray, token_bytes: TokenBytes, text: str) -> TokenSpans:
+def token_spans(ids: np.ndarray, token_bytes: TokenBytes, text: str | None) -> TokenSpans:
     """Return the characters of tokens in the text that they end with, or that ends with them.
+
+    Without a text they are those of the tokens' own.
 
     A tokenizer may compose accents, fold widths or lower case; characters are then paired by what
     they decompose to.
@@ -56,6 +58,7 @@ def token_spans(ids: np.ndarray, token_bytes: TokenBytes, text: str) -> TokenSpa
     joined = b"".join(raw)
     decoded = joined.decode("utf-8", "replace")
     first, last, is_rewritten = None, None, False
+    text = decoded if text is None else text
     if not (text.endswith(decoded) or decoded.endswith(text)):
         if (pairs := _paired(decoded, text)) is None:
             text, is_rewritten = decoded, True

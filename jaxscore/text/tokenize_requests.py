@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from jaxscore.errors import check_choice, is_valid_unicode
-from jaxscore.plan.requests import TextWindows, TokenSequence
+from jaxscore.plan.requests import TextWindows, TokenSequence, WindowedText
 from jaxscore.text.bounded_tokenizer import TextError, TooLongError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
 from jaxscore.types.requests import LabelRequest, Request, Unusable
@@ -26,6 +26,9 @@ Item = TypeVar("Item")
 # Maximum number of requests and characters encoded at a time: the tokenizer's results take 50 bytes
 # per token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
+# Maximum number of windows of long texts, and of their tokens, that are planned together. They
+# share no prefix, so that small groups cost nothing and bound the memory of a text of any length.
+GROUP, GROUP_TOKENS = 4096, 1 << 19
 # Characters of sorted windows, about four per token. The first windows are small so that the device
 # starts early; later ones are large, since the last rows of each are padded. They grow slowly,
 # since a window is encoded and planned while the previous one is computed. A window ends soon after
@@ -43,18 +46,16 @@ class TokenizedRequest(NamedTuple):
     """The token sequences of a request.
 
     Attributes:
-        sequences: one sequence, or several for "reencoded" or windows; empty if `error` is set.
-        gaps: int32 ids of the continuation that no sequence scores: those before each sequence's,
-            and those after the last; empty without windows.
+        sequences: one sequence, several for "reencoded", or a `WindowedText`; empty if `error` is
+            set.
         has_end: True if the last token is a copy of the text's last one, for the measures after it.
         truncated: the maximum number of context tokens dropped from a sequence.
         error: the reason why the request cannot be scored, or None.
     """
 
-    sequences: Encoded = ()
+    sequences: Sequence[TokenSequence] = ()
     truncated: int = 0
     error: str | None = None
-    gaps: tuple[np.ndarray, ...] = ()
     has_end: bool = False
 
 
@@ -108,10 +109,12 @@ class RequestTokenizer:
                     ids = np.concatenate([last.ids, last.ids[-1:]])
                     sequences = *before, TokenSequence(ids, last.start)
                 if text_windows is not None and len(sequences) == 1:
-                    windows, gaps = text_windows.cut(sequences[0].ids, sequences[0].start)
-                    item = TokenizedRequest(tuple(windows), gaps=tuple(gaps), has_end=has_end)
+                    [text] = sequences
+                    windows = WindowedText(text.ids, text.start, text_windows, text.positions)
+                    item = TokenizedRequest(windows, has_end=has_end)
                 else:
-                    item = self._truncate(sequences, truncate)._replace(has_end=has_end)
+                    trimmed = tuple(sequence.trimmed() for sequence in sequences)
+                    item = self._truncate(trimmed, truncate)._replace(has_end=has_end)
             tokenized.append(item)
         return self._check(tokenized)
 
@@ -166,14 +169,20 @@ class RequestTokenizer:
             # Without a BOS, keep one context token to predict the first token of the continuation.
             if 0 < over <= sequence.start - max(keep, 1):
                 ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
-                sequence = TokenSequence(ids, sequence.start - over, sequence.choices)
+                positions = None if sequence.positions is None else sequence.positions - over
+                start = sequence.start - over
+                sequence = TokenSequence(ids, start, sequence.choices, positions)
                 n_dropped = max(n_dropped, over)
             sequences.append(sequence)
         return TokenizedRequest(tuple(sequences), n_dropped)
 
     def _check(self, tokenized: list[TokenizedRequest]) -> list[TokenizedRequest]:
         """Replace requests that the model cannot score with their errors."""
-        errors = self._find_errors([sequence for item in tokenized for sequence in item.sequences])
+        errors, n_checked = dict[int, str](), 0
+        sequences = (sequence for item in tokenized for sequence in item.sequences)
+        for group in bounded_groups(sequences, _n_tokens, CHUNK, CHUNK_CHARACTERS):
+            errors |= {n_checked + k: error for k, error in self._find_errors(group).items()}
+            n_checked += len(group)
         if not errors:
             return tokenized
         checked, first = [], 0
@@ -248,6 +257,10 @@ def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -
             return
 
 
+def _n_tokens(sequence: TokenSequence) -> int:
+    return sequence.n_input_tokens
+
+
 def _text(request: Request | Unusable) -> str:
     return "" if isinstance(request, Unusable) else request.context + request.continuation
 
@@ -284,8 +297,20 @@ class WindowTokenizer:
 
     @property
     def chunks_ahead(self) -> int:
-        """The maximum number of chunks that wait to be encoded."""
-        return -(-self.window // CHUNK)
+        """The maximum number of chunks that wait to be encoded; one if each text may be long."""
+        return -(-self.window // CHUNK) if self.text_windows is None else 1
+
+    def groups(self, window: Window) -> Iterator[list[TokenSequence]]:
+        """Yield the sequences of a window, in the groups that are planned together."""
+        sequences = (sequence for _, item in window for sequence in item.sequences)
+        if self.text_windows is None:
+            yield list(sequences)
+            return
+        group: list[TokenSequence] = []
+        for group in bounded_groups(sequences, _n_tokens, GROUP, GROUP_TOKENS):
+            yield group
+        if not group:  # results are read after each group
+            yield group
 
     def windows(self, chunks: Iterable[Chunk]) -> Iterator[Window]:
         """Tokenize chunks; yield each window after its last chunk."""
@@ -302,7 +327,7 @@ class WindowTokenizer:
             )
             window += zip(requests, tokenized, strict=True)
             n_tokens += sum(
-                sequence.n_input_tokens for item in tokenized for sequence in item.sequences
+                _n_tokens(sequence) for item in tokenized for sequence in item.sequences
             )
             if last or (self.window_tokens is not None and n_tokens >= self.window_tokens):
                 yield window
@@ -355,13 +380,13 @@ def _find_cut(texts: Sequence[str]) -> int | None:
     heads = [text[: MOST_SHARED + 1] for text in texts]
     best, shortest = None, MOST_SHARED + 1
     for k in range(len(texts) - 1):
-        shared = _shared_prefix(heads[k], heads[k + 1])
+        shared = shared_prefix(heads[k], heads[k + 1])
         if shared < shortest and texts[k] != texts[k + 1]:
             best, shortest = k, shared
     return best
 
 
-def _shared_prefix(first: str, second: str) -> int:
+def shared_prefix(first: str, second: str) -> int:
     """Return the length of the prefix that two texts share, in characters."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(first), len(second)))

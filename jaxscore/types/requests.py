@@ -24,12 +24,15 @@ class Request:
     Attributes:
         token_ids: token ids of the context and of the continuation, or None to encode the texts. A
             local model scores these ids unchanged, without an additional BOS.
+        positions: ascending indices, in both `token_ids` joined, of the tokens to score and to
+            return; None for those of the continuation.
     """
 
     id: str | int
     context: str
     continuation: str
-    token_ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    token_ids: tuple[Sequence[int], Sequence[int]] | None = None
+    positions: Sequence[int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,8 +205,8 @@ def parse_request(item: Any, position: int) -> Request | Unusable:
         if not isinstance(value, str):
             actual = "missing" if value is None else _describe_type(value)
             return Unusable(name, f"item {position}: {field} is {actual}; {EXPECTED}")
-    token_ids = item.token_ids if isinstance(item, Request) else None
-    return Request(name, fields.get("context", ""), fields["continuation"], token_ids)
+    ids = (item.token_ids, item.positions) if isinstance(item, Request) else (None, None)
+    return Request(name, fields.get("context", ""), fields["continuation"], *ids)
 
 
 def _to_int(value: Any) -> int | None:

@@ -2,8 +2,7 @@
 
 import dataclasses
 import html
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,7 +94,7 @@ class ScoredRequest(Result):
     Attributes:
         id: the request's id.
         token_ids: int32 [n].
-        tokens: names in the vocabulary.
+        tokens: names in the vocabulary; of a text read in windows, looked up when they are read.
         logprob, entropy, self_certainty: float32 [n], nats; NaN for an unscored token: one without
             a preceding token. Every sum leaves it out.
         greedy: bool [n], True if the token is the most probable one; object [n] with None for
@@ -111,7 +110,7 @@ class ScoredRequest(Result):
 
     id: str | int
     token_ids: np.ndarray
-    tokens: list[str]
+    tokens: Sequence[str]
     logprob: np.ndarray
     entropy: np.ndarray
     self_certainty: np.ndarray
@@ -163,16 +162,14 @@ class ScoredRequest(Result):
         return _mean(self._values(self.self_certainty))
 
     def sums(self) -> dict[str, Any]:
-        """Compute sums, means and counts over the scored tokens, by name, in one pass."""
-        values = np.array([self.logprob, self.entropy, self.self_certainty], np.float64)
-        total = values.sum(axis=1).tolist()
-        if math.isnan(total[0]):
-            is_scored = ~np.isnan(values[0])
-            # Contiguous, so that each row is summed in the same order as a single array.
-            values = np.ascontiguousarray(values[:, is_scored])
-            total = values.sum(axis=1).tolist()
-        n = values.shape[1]
-        total = total if n else [None] * 3
+        """Compute sums, means and counts over the scored tokens, by name."""
+        is_scored = self.scored
+        n = int(is_scored.sum())
+        arrays = (self.logprob, self.entropy, self.self_certainty)
+        if n < len(is_scored):
+            arrays = tuple(array[is_scored] for array in arrays)
+        # One after the other, since a text may have millions of tokens.
+        total = [float(array.astype(np.float64).sum()) if n else None for array in arrays]
         mean = [None if value is None else value / n for value in total]
         return {
             "sum_logprob": total[0],

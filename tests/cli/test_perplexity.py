@@ -2,12 +2,10 @@
 
 import csv
 import gzip
-import math
 
 import pytest
 
 from jaxscore.cli import model_flags
-from jaxscore.systems.perplexity import window_bos
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 
@@ -113,7 +111,7 @@ def test_more_context_by_a_stride(run, place):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--truncate", "left"), "truncate: documents are read in windows, so none is too long"),
+        (("--truncate", "left"), "truncate: texts are read in windows"),
         (("--prefix-token-id", "-1"), "argument --prefix-token-id: -1, expected a whole"),
         (("--column", "text=body"), "no column 'body', which should be 'text'; there are 'x'"),
         ((), "no document is usable; the first, "),
@@ -136,10 +134,8 @@ def test_windows_that_the_model_cannot_read(run, place):
     assert not (folder / "out.jsonl").exists()
 
 
-def test_windows_without_bos_are_reported_and_merged(run, tmp_path, monkeypatch):
+def test_windows_without_bos_are_reported_and_merged(run, tmp_path):
     """Shards have samples of their own, and `merge` reports all of them as one."""
-    monkeypatch.setattr(window_bos, "LEAST_GAIN", -math.inf)
-    monkeypatch.setattr(window_bos, "STANDARD_ERRORS", -math.inf)
     (tmp_path / "in").mkdir()
     for name, text in zip("ab", (TEXTS[0] * 2, TEXTS[0]), strict=True):
         (tmp_path / f"in/{name}.txt").write_text(text, encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jaxscore import Scorer
-from jaxscore.plan.requests import TokenSequence, rolling_windows
+from jaxscore.plan.requests import TextWindows, TokenSequence, WindowedText
 from tests.models.case_parts import (
     DYNAMIC,
     FULL,
@@ -112,7 +112,7 @@ def test_a_window_of_the_original_length_takes_the_short_frequencies(tmp_path):
     """As `perplexity --max-length 4096` cuts texts for Phi-3-128k."""
     model = saved(tmp_path, "phi3", **SHORT_AND_LONG)
     ids = np.random.default_rng(8).integers(0, VOCABULARY, 45).astype(np.int32)
-    windows = rolling_windows(ids, 1, ORIGINAL, ORIGINAL)
+    windows = list(WindowedText(ids, 1, TextWindows(ORIGINAL, ORIGINAL)))
     assert {len(window.input_ids) for window in windows} == {ORIGINAL}
     found = scorer(loaded(tmp_path)).score_sequences(windows)
     for window, scores in zip(windows, found, strict=True):

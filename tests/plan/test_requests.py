@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from jaxscore.plan.requests import TokenSequence, check_sequences, rolling_windows
+from jaxscore.plan.requests import TextWindows, TokenSequence, WindowedText, check_sequences
 from tests.sequences import sequence
 
 FACTS = {"vocab_size": 50, "max_positions": 6, "placeholders": {7: "image_token_id"}}
@@ -79,9 +79,21 @@ def test_digests_distinguish_ids_start_and_choices():
         TokenSequence(two, 2, np.array([4, 3])),
         TokenSequence(ids, 3, np.array([4])),
         TokenSequence(two[:1], 1, np.array([2, 3])),
+        TokenSequence.at(ids, np.array([0, 2])),
     ]
     assert len({one.digest() for one in asked}) == len(asked)
     assert TokenSequence(two, 2, np.array([3], np.int64)).digest() == asked[3].digest()
+
+
+def test_positions_without_gaps_are_a_plain_sequence():
+    ids = np.array([5, 6, 7, 8], np.int32)
+    plain = TokenSequence.at(ids, np.array([1, 2]))
+    assert plain.positions is None
+    assert plain.digest() == TokenSequence(ids[:3], 1).digest()
+    gapped = TokenSequence.at(ids, np.array([0, 2]))
+    assert gapped.continuation.tolist() == [5, 7]
+    assert gapped.targets.tolist() == [7]  # the first token has nothing before it
+    assert gapped.input_ids.tolist() == [5, 6]
 
 
 lengths = st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
@@ -93,7 +105,7 @@ def parts(window):
 
 
 def test_rolling_windows_are_those_of_the_drawing():
-    found = [parts(one) for one in rolling_windows(np.arange(9), 1, 4, 2)]
+    found = [parts(one) for one in WindowedText(np.arange(9), 1, TextWindows(4, 2))]
     assert found == [([0], [1, 2, 3, 4]), ([2, 3, 4], [5, 6]), ([4, 5, 6], [7, 8])]
 
 
@@ -101,7 +113,7 @@ def test_rolling_windows_are_those_of_the_drawing():
 def test_rolling_windows_score_every_token_once_with_its_context(n, length_and_stride, first):
     max_length, stride = length_and_stride
     first = min(first, max_length)
-    found = rolling_windows(np.arange(n), first, max_length, stride)
+    found = WindowedText(np.arange(n), first, TextWindows(max_length, stride))
     scored = [token for one in found for token in parts(one)[1]]
     assert scored == list(range(first, n))
     for k, one in enumerate(found):
@@ -119,5 +131,5 @@ def test_rolling_windows_score_every_token_once_with_its_context(n, length_and_s
 def test_rolling_windows_equal_those_of_lm_evaluation_harness(ids, length_and_stride):
     max_length, stride = length_and_stride
     theirs = get_rolling_token_windows(ids, 0, max_length, max_length - stride + 1)
-    ours = rolling_windows(np.array([0, *ids]), 1, max_length, stride)
+    ours = WindowedText(np.array([0, *ids]), 1, TextWindows(max_length, stride))
     assert [parts(one) for one in ours] == [make_disjoint_window(pair) for pair in theirs]

@@ -66,9 +66,10 @@ def test_sequences_touched_and_completed_by_a_batch(sequences, batch_tokens):
         for some, all_ in zip(scores, everything[k], strict=True):
             np.testing.assert_array_equal(some, all_)
     for one, scores in zip(sequences, everything, strict=True):
-        before = one.first_scored - 1  # the token before all choices, or before each token
-        step = 0 if len(one.choices) else 1
-        want = [[one.ids[at], at] for at in (before + step * k for k in range(one.n_scored))]
+        # the token before all choices, or before each token
+        scored = range(one.start, len(one.ids)) if one.positions is None else one.positions
+        before = [len(one.ids) - 1] * len(one.choices) or [k - 1 for k in scored if k]
+        want = [[one.ids[at], at] for at in before]
         assert scores.top_id.tolist() == want
         np.testing.assert_array_equal(scores.top_logprob, -scores.top_id)
 

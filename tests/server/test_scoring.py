@@ -8,10 +8,11 @@ import numpy as np
 import orjson
 import pytest
 
+from jaxscore import evaluate
 from jaxscore.io.json_output import json_line
 from jaxscore.server import request_models, scoring
 from jaxscore.server.service import LONG
-from jaxscore.systems.score import read_request, record_of
+from jaxscore.systems.score import read_object, record_of
 from jaxscore.types.requests import LabelRequest, Request
 from tests.server.conftest import refused
 
@@ -31,11 +32,11 @@ def lines(items):
 def expected(scorer, items, **options):
     """What `jaxscore score` writes for these lines."""
     summary_only = options.pop("summary_only", False)
-    given = [read_request(item, k, "it") for k, item in enumerate(items, start=1)]
-    results = scorer.score([request for request, _ in given], **options)
+    entries = [read_object(item, k, "it") for k, item in enumerate(items, start=1)]
+    requests = [Request(each.id, each.item.context, each.item.continuation) for each in entries]
     records = (
-        {"id": scored.id, **record_of(scored, summary_only=summary_only), **extra}
-        for (_, extra), scored in zip(given, results, strict=True)
+        {"id": scored.id, **record_of(scored, summary_only=summary_only), **entry.extra}
+        for entry, scored in zip(entries, scorer.score(requests, **options), strict=True)
     )
     return [json.loads(json_line(one)) for one in records]
 
@@ -122,6 +123,28 @@ def test_ids_instead_of_texts(served):
         served.scorer, [{"id": "a", "context": "Oslo is in", "continuation": " Norway", "note": 1}]
     )
     close(found, wanted)
+
+
+TALK = [
+    {"role": "user", "content": "Where is Oslo?"},
+    {"role": "assistant", "content": "Oslo is in Norway."},
+]
+
+
+def test_conversations_are_scored_as_by_the_command(served):
+    item = {"id": "a", "messages": TALK, "note": 1}
+    for options in ({}, {"score_roles": "all", "score_turn_end": True}):
+        body = {"requests": [item, ITEMS[0], {"messages": TALK[:1]}], **options}
+        first, second, third = served.ask(SCORE, body).json()["results"]
+        [wanted] = evaluate("score", served.scorer, [item], **options).items
+        close(first, wanted)
+        assert "scored_messages" not in second
+        assert third["id"] == 3
+        assert ("error" in third) is not bool(options)
+    bad = {"requests": [item], "chat_template_kwargs": {"no_such": 1}}
+    [found] = served.ask(SCORE, bad).json()["results"]
+    assert "does not use a variable 'no_such'" in found["error"]
+    assert str(served.scorer.encoder.tokenizer.name_or_path) not in found["error"]
 
 
 BAD = [

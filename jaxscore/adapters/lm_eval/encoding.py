@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxscore.adapters.model import Answer, Question
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.plan.requests import rolling_windows
+from jaxscore.plan.requests import TextWindows, WindowedText
 from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode_ids, encode_each
 from jaxscore.text.checkpoint_process import RefusedError
@@ -190,7 +190,7 @@ class Rolling:
             whole = np.array([prefix_token, *ids], np.int32)
             self.questions += [
                 Question(window.ids[: window.start], window.ids[window.start :])
-                for window in rolling_windows(whole, 1, max_length, max_length)
+                for window in WindowedText(whole, 1, TextWindows(max_length, max_length))
             ]
             self._windows_of.append(range(first, len(self.questions)))
             self.text_of += [place] * len(self._windows_of[-1])

@@ -28,6 +28,7 @@ from jaxscore.io.manifest import (
 from jaxscore.io.manifest import RECORDS as RECORDS_ENDING
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
+from jaxscore.shell.items import rows_of
 from jaxscore.shell.system import System
 from jaxscore.systems import SYSTEMS, declaration
 from jaxscore.systems.compare.columns import Run, collect
@@ -96,7 +97,8 @@ class OpenRun:
         if path is None:
             return None
         mapping = dict(column.split("=", 1) for column in columns)
-        return self.reader.asked(self.reader.system.read(path, mapping))
+        by_line = bool(self.facts.get("lines"))
+        return self.reader.asked(rows_of(self.reader.system, path, mapping, by_line=by_line))
 
 
 def have_same_input(a: OpenRun, b: OpenRun) -> bool:

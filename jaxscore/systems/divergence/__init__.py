@@ -9,6 +9,7 @@ import numpy as np
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
+from jaxscore.shell.conversations import Conversation, ConversationSettings, stream_items
 from jaxscore.shell.fields import PerToken, Result
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings, TextSettings, WindowSettings
@@ -22,8 +23,10 @@ from jaxscore.types.results import ScoredRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(WindowSettings, TextSettings, IntervalSettings):
+class Settings(WindowSettings, TextSettings, ConversationSettings, IntervalSettings):
     """Settings of `divergence`."""
+
+    fixed = (*WindowSettings.fixed, *ConversationSettings.fixed)
 
 
 class Record(TypedDict, total=False):
@@ -60,9 +63,12 @@ class Record(TypedDict, total=False):
     n_scored: int
     n_windows: int
     truncated: int
+    scored_messages: list[dict[str, Any]]
 
 
-def _record(item: Item, scored: ScoredRequest, settings: Settings) -> dict[str, Any]:
+def _record(
+    item: Item, talk: Conversation | None, scored: ScoredRequest, settings: Settings
+) -> dict[str, Any]:
     """The record of a text; values per token are NumPy arrays, NaN for null."""
     if scored.error:
         return {"error": scored.error}
@@ -79,8 +85,10 @@ def _record(item: Item, scored: ScoredRequest, settings: Settings) -> dict[str, 
         means["n_windows"] = scored.n_windows
     if scored.truncated:
         means["truncated"] = scored.truncated
+    if talk is not None:
+        means |= talk.fields(scored)
     page = {
-        "context": item.context,
+        "context": item.context if talk is None else talk.before,
         "self_certainty": scored.self_certainty,
         "greedy": scored.greedy,
     }
@@ -114,6 +122,8 @@ class Divergence(System):
 
     input, one object per line, as that of score:
       {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
+      A conversation has `messages` in place of both, and in its record
+      scored_messages.
 
     output, in the same order, numbers in nats:
       id, token_ids, tokens, kl[] (KL(p || q)), reverse_kl[] (KL(q || p)),
@@ -138,7 +148,7 @@ class Divergence(System):
 
     name, what = "divergence", "texts"
     item, settings, record = Item, Settings, Record
-    read, check = Score.read, Score.check
+    read, check, text_field = Score.read, Score.check, Score.text_field
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """A pair of local models."""
@@ -146,13 +156,19 @@ class Divergence(System):
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Compare two models on each text; only a window of texts is in memory."""
-        requests = (Request(k, item.context, item.continuation) for k, item in enumerate(items))
-        options = {**settings.options(), **settings.text_windows(lm)}
-        results = lm.stream(requests, n_requests=len(items), **options)
-        for item, scored in zip(items, results, strict=True):
+
+        def request_of(item: Item) -> tuple[Request, Conversation | None]:
+            if item.messages is None:
+                return Request("", item.context, item.continuation), None
+            talk = settings.conversation(lm, item.messages)
+            talk.note(lm)
+            return talk.request, talk
+
+        options = {**settings.options(), **settings.text_windows(lm), "n_requests": len(items)}
+        for item, talk, scored in stream_items(lm, items, request_of, **options):
             settings.note_windows(lm, scored.n_windows)
             is_empty = not scored.error and not scored.n_tokens
-            yield {"error": EMPTY} if is_empty else _record(item, scored, settings)
+            yield {"error": EMPTY} if is_empty else _record(item, talk, scored, settings)
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Means over all scored tokens, and percentiles of their KL divergence."""

@@ -1,89 +1,102 @@
 """Perplexity and bits per byte of documents of any length, each token scored once."""
 
 import dataclasses
+import hashlib
+import json
+import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate, numbers_of, ratio
 from jaxscore.analysis.text_measures import bits, perplexity
-from jaxscore.errors import InputError, NoItems, is_valid_unicode
-from jaxscore.io.items import NOTHING, Row, read_rows
-from jaxscore.io.json_input import check_regular, read_text
-from jaxscore.io.streams import form_of
-from jaxscore.io.tables import is_dataset
-from jaxscore.lm import Capabilities
+from jaxscore.errors import InputError, is_valid_unicode
+from jaxscore.io.items import NOTHING, Row
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
+from jaxscore.shell.conversations import (
+    UNLESS_MESSAGES,
+    Conversation,
+    ConversationItem,
+    ConversationSettings,
+    stream_items,
+)
 from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings
+from jaxscore.shell.settings import WINDOW_GROUP, IntervalSettings, WindowSettings
 from jaxscore.shell.system import Summary, System, failed
 from jaxscore.systems.perplexity import window_bos
 from jaxscore.systems.perplexity.report import report, without_spaces
-from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.text.whole_words import lacks_spaces
+from jaxscore.types.requests import Request
+from jaxscore.types.results import ScoredRequest
 
 WIDE = 2048  # tokens of a window, beyond which shorter windows are clearly faster on a CPU
 TOO_WIDE = (
     "windows read up to {length} tokens, and on a CPU shorter ones are faster: with --max-length "
     "512 tokens have less context"
 )
-TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
+NO_PROBABILITY = "it has no token that has a probability"
+NO_CHUNK = "it is shorter than a window of {length} tokens, whose second half is scored"
+BEGIN = 100  # characters of a document in its record
+BLANKS = re.compile(r"\s+")
 UNITS = {"token": "n_scored", "byte": "n_bytes", "word": "n_words"}
 COUNTS = ("n_tokens", "n_scored", "n_bytes", "n_words", "n_windows")
 
 
 @dataclasses.dataclass(frozen=True)
-class Item:
-    """A document."""
+class Item(ConversationItem):
+    """A document, or a conversation."""
 
-    text: str
+    texts = ("text",)
+
+    text: str = dataclasses.field(default="", metadata=UNLESS_MESSAGES)
 
     def __post_init__(self) -> None:
-        """Check that the text can be encoded."""
+        """Check the messages, and that the text can be encoded."""
+        super().__post_init__()
         if not is_valid_unicode(self.text):
             raise InputError("its text contains a lone surrogate (invalid Unicode)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(IntervalSettings):
+class Settings(WindowSettings, ConversationSettings, IntervalSettings):
     """Settings of `perplexity`."""
+
+    fixed = (*WindowSettings.fixed, *ConversationSettings.fixed)
 
     max_length: int | None = flag(
         None,
         least=1,
         metavar="N",
+        group=WINDOW_GROUP,
         help="tokens that a window reads (default: the model's positions; on a CPU fewer, such as "
         "512, are faster)",
     )
-    stride: int | None = flag(
-        None, least=1, metavar="N", help="tokens that a window scores (default: --max-length)"
+    window_bos: Literal["every", "first"] = flag(
+        "first",
+        group=WINDOW_GROUP,
+        help="first: the tokenizer's BOS in the first window alone, as in lm-evaluation-harness "
+        "(default); every: in place of the first token that each window reads",
     )
     audit_noise: int = flag(0, least=0, is_flag=False)
 
     def __post_init__(self) -> None:
         """Check all values; see `Settings`."""
         super().__post_init__()
-        if self.truncate is not None:
-            raise InputError(
-                "truncate: documents are read in windows, so none is too long; leave it out"
-            )
         if self.audit_noise:
             raise InputError(
                 "audit_noise: perplexity decides nothing that rounding could turn; leave it out"
             )
-        if self.max_length is not None and self.stride is not None:
-            _check_stride(self.stride, self.max_length)
 
-    def record(self) -> dict[str, Any]:
-        """The settings as a report has them; `score` notes the resolved windows."""
-        omitted = ("truncate", "max_length", "stride")
-        return {name: value for name, value in super().record().items() if name not in omitted}
+    @property
+    def reads_windows(self) -> bool:
+        """See `WindowSettings.reads_windows`."""
+        return True
 
 
 class Record(TypedDict, total=False):
@@ -104,54 +117,48 @@ class Record(TypedDict, total=False):
     perplexity: float
     bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents", is_main=True)]
     bits_per_word: Annotated[float, Metric("bits per word, mean over documents", is_main=True)]
+    scored_messages: list[dict[str, Any]]
 
 
-def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
-    """`max_length` and `stride`, with the defaults that the model decides.
-
-    Raises:
-        InputError: the model has fewer positions, or the stride is longer than a window.
-    """
-    assert model.max_positions is not None  # a local model knows them
-    most = model.max_positions
-    length = most if settings.max_length is None else settings.max_length
-    if length > most:
-        raise InputError(
-            f"max_length is {length}, and the model takes {most} positions; give at most that, or "
-            "leave it out"
-        )
-    stride = length if settings.stride is None else settings.stride
-    _check_stride(stride, length)
-    return {"max_length": length, "stride": stride}
-
-
-def _check_stride(stride: int, length: int) -> None:
-    """Refuse a stride that is longer than a window."""
-    if stride > length:
-        raise InputError(
-            f"stride is {stride}, and a window reads {length} tokens, so that some would have no "
-            f"window; give at most {length}"
-        )
-
-
-def _record(document: ScoredDocument) -> dict[str, Any]:
-    if document.error is not None:
-        return {"error": document.error}
-    total = document.sum_logprob
-    mean = total / document.n_scored
+def _facts(item: Item, talk: Conversation | None) -> dict[str, Any]:
+    """Return the fields of a record that a document's text, or scored contents, decide."""
+    contents = [item.text] if talk is None else talk.contents
+    identity = item.text if talk is None else json.dumps(item.messages, sort_keys=True)
     return {
-        "begin": document.begin,
-        "text_sha256": document.text_sha256,
-        "n_tokens": document.n_tokens,
-        "n_scored": document.n_scored,
-        "n_bytes": document.n_bytes,
-        "n_words": document.n_words,
-        "n_windows": document.n_windows,
+        "begin": contents[0][:BEGIN],
+        "text_sha256": hashlib.sha256(identity.encode()).hexdigest(),
+        "n_bytes": sum(len(text.encode()) for text in contents),
+        "n_words": sum(map(_n_words, contents)),
+    }
+
+
+def _n_words(text: str) -> int:
+    """Count the pieces between white space, as lm-evaluation-harness does for `word_perplexity`.
+
+    White space at the beginning or the end adds an empty one.
+    """
+    return 1 + sum(1 for _ in BLANKS.finditer(text))
+
+
+def _record(facts: Mapping[str, Any], scored: ScoredRequest) -> dict[str, Any]:
+    total = scored.sum_logprob
+    if scored.error is not None or total is None:
+        return {"error": scored.error or NO_PROBABILITY}
+    n_scored = scored.n_scored
+    mean = total / n_scored
+    return {
+        "begin": facts["begin"],
+        "text_sha256": facts["text_sha256"],
+        "n_tokens": scored.n_tokens,
+        "n_scored": n_scored,
+        "n_bytes": facts["n_bytes"],
+        "n_words": facts["n_words"],
+        "n_windows": scored.n_windows,
         "sum_logprob": total,
         "mean_logprob": mean,
         "perplexity": perplexity(mean),
-        "bits_per_byte": -bits(total) / document.n_bytes,
-        "bits_per_word": -bits(total) / document.n_words,
+        "bits_per_byte": -bits(total) / facts["n_bytes"],
+        "bits_per_word": -bits(total) / facts["n_words"],
     }
 
 
@@ -179,9 +186,9 @@ def _transformed(estimate: Estimate, change: Callable[[float], float | None]) ->
     return Estimate(estimate.n, *(None if value is None else change(value) for value in ends))
 
 
-def _warnings(numbers: Mapping[str, np.ndarray]) -> list[str]:
+def _warnings(numbers: Mapping[str, np.ndarray], settings: Settings) -> list[str]:
     without = int((numbers["n_scored"] < numbers["n_tokens"]).sum())
-    if not without:
+    if not without or settings.score_from == "half":
         return []
     return [
         f"the first token of {without} of {len(numbers['n_tokens'])} documents has nothing before "
@@ -211,19 +218,22 @@ class Perplexity(System):
 
     input, one of
       JSONL       {"id": "a", "text": "It was the best of times, ..."}, one document
-                  per line; `id` defaults to the line's number. A JSON array, .csv,
+                  per line; `id` defaults to the line's number. Conversations have
+                  `messages` in place of `text`, see score. A JSON array, .csv,
                   .tsv, .parquet or a folder of datasets' save_to_disk holds the
                   same; --column text=body reads a field from the column `body`
-      a .txt file one document
+      a .txt file one document; with --lines each line that is not empty is one
       a folder    each .txt file in it is a document, in the order of their names
 
     windows: each reads up to --max-length tokens and scores those that no window
     before it scored: at most --stride, the first one up to --max-length. By default
     they are those of lm-evaluation-harness' loglikelihood_rolling. Half the
     stride gives tokens more context and takes twice as long.
-    Only the first window of a document reads its BOS. At most 32 of the others are
-    scored again with one; if that lowers their perplexity by more than noise, the
-    run reports both numbers.
+    By default only the first window of a document reads its BOS; --window-bos every
+    puts it in each. At most 32 later windows are scored again with it, and the run
+    reports both numbers. --max-length 512 --window-bos every --score-from half
+    scores the tokens that llama.cpp's llama-perplexity scores; n_bytes and n_words
+    are then those of the scored tokens.
 
     A document fails if it has more than 2,097,152 characters without a place where
     the tokenizer certainly splits a text; of some tokenizers no place is certain.
@@ -243,6 +253,7 @@ class Perplexity(System):
 
     name, what = "perplexity", "documents"
     item, settings, record = Item, Settings, Record
+    text_field = "text"
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """A local model, whose windows of tokens are scored."""
@@ -251,39 +262,10 @@ class Perplexity(System):
     def read(
         self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """Read a table, a `.txt` file as one row, or each `.txt` file of a folder as one.
-
-        Objects from Python may be the texts alone.
-
-        Raises:
-            InputError: the files cannot be read, or hold nothing.
-        """
-        if not isinstance(source, Path):
-            for row in super().read(source):
-                is_object = isinstance(row.item, Mapping)
-                yield row if is_object else row._replace(item={"text": row.item})
-            return
-        path = source
-        is_folder = path.is_dir() and not is_dataset(path)
-        if not is_folder and form_of(path) != ".txt":
-            try:
-                yield from read_rows(path, columns, lists)
-            except InputError as problem:
-                if path.is_dir() or form_of(path) in TABLES or isinstance(problem, NoItems):
-                    raise
-                raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
-            return
-        if columns:
-            raise InputError(f"{path}: --column names fields of a table, and text files have none")
-        files = sorted(path.glob("*.txt")) if is_folder else [path]
-        if not files:
-            raise InputError(
-                f"{path}: found a folder without a .txt file; expected text files, a file of JSONL "
-                "or another table, or a folder that save_to_disk of datasets wrote"
-            )
-        for number, file in enumerate(files, start=1):
-            check_regular(file)
-            yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
+        """See `System.read`; objects from Python may be the texts alone."""
+        for row in super().read(source, columns, lists):
+            is_object = isinstance(row.item, Mapping)
+            yield row if is_object else row._replace(item={"text": row.item})
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score every token of each document once, in windows.
@@ -291,18 +273,40 @@ class Perplexity(System):
         Raises:
             InputError: windows that the model cannot read.
         """
-        windows = _windows(settings, lm.capabilities)
-        lm.about.update(windows)
-        audit = window_bos.Audit(lm, windows["max_length"], settings.seed)
+        windows = settings.text_windows(lm)
+        audit = window_bos.Audit(lm, windows["text_windows"], settings)
         longest = 0
+
+        def request_of(item: Item) -> tuple[Request, tuple[Any, Conversation | None]]:
+            if item.messages is None:
+                return Request("", "", item.text), (_facts(item, None), None)
+            talk = settings.conversation(lm, item.messages)
+            talk.note(lm)
+            return talk.request, (_facts(item, talk), talk)
+
+        is_half = settings.score_from == "half"
+        token_bytes = TokenBytes(lm.encoder.tokenizer) if is_half else None
+        options = {**settings.options(), **windows}
+        for _, further, scored in stream_items(lm, items, request_of, **options):
+            facts, talk = further or ({}, None)
+            longest = max(longest, scored.n_tokens)
+            settings.note_windows(lm, scored.n_windows)
+            if talk is None:
+                audit.add(scored)
+            if token_bytes is not None and scored.error is None:
+                if not scored.n_windows:
+                    yield {"error": NO_CHUNK.format(length=lm.about["max_length"])}
+                    continue
+                raw = b"".join(map(token_bytes.raw, scored.token_ids[scored.scored].tolist()))
+                facts |= {"n_bytes": len(raw), "n_words": _n_words(raw.decode("utf-8", "replace"))}
+            record = _record(facts, scored)
+            yield record if talk is None or "error" in record else record | talk.fields(scored)
         with lm.timed():
-            for document in score_documents(lm, items, audit=audit, **windows):
-                longest = max(longest, document.n_tokens)
-                yield _record(document)
             lm.counts.update(audit.counts())
         is_on_cpu = lm.engine.model.devices.platform == "cpu"
         if is_on_cpu and settings.max_length is None and longest > WIDE:
-            lm.warnings[TOO_WIDE.format(length=min(longest, windows["max_length"]))] += 1
+            length = min(longest, lm.about["max_length"])
+            lm.warnings[TOO_WIDE.format(length=length)] += 1
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Means per token, byte and word over the scored documents together."""
@@ -322,11 +326,11 @@ class Perplexity(System):
             headline=headline(summary),
             numbers=summary,
             failures=failed(records),
-            warnings=[*_warnings(numbers), *without_spaces(summary)],
+            warnings=[*_warnings(numbers, settings), *without_spaces(summary)],
         )
 
     def findings(self, run: Report) -> list[str]:
-        """That a BOS would make later windows more probable, if it does."""
+        """Return by how much a BOS in later windows moves their perplexity."""
         return window_bos.findings(run.facts.counts)
 
     def report(self, run: Report) -> Document:

@@ -72,9 +72,14 @@ def _explanation(record: Mapping[str, Any]) -> list[str]:
         f"interval holds 95% of {settings['n_bootstrap']} bootstrap means that resample documents; "
         "- stands for one document or equal values.",
         f"Windows read up to {settings['max_length']} tokens, and each after a document's first "
-        f"scores up to {settings['stride']} new ones. Left out, since they have no probability: "
-        f"{counted(summary['n_left_out'], 'tokens')}.",
+        f"{_scored(settings)}. Not scored: {counted(summary['n_left_out'], 'tokens')}.",
     ]
+
+
+def _scored(settings: Mapping[str, Any]) -> str:
+    if settings["score_from"] == "half":
+        return "scores its second half, as the first one does"
+    return f"scores up to {settings['stride']} new ones"
 
 
 def _cards(summary: Mapping[str, Any]) -> list[Card]:

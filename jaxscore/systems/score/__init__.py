@@ -16,6 +16,14 @@ from jaxscore.lm import Capabilities
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
+from jaxscore.shell.conversations import (
+    MESSAGES,
+    UNLESS_MESSAGES,
+    Conversation,
+    ConversationItem,
+    ConversationSettings,
+    check_conversations,
+)
 from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result, is_per_token
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
@@ -57,11 +65,13 @@ UNKNOWN = frozenset("token_ids entropy self_certainty mean_entropy mean_self_cer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Item:
-    """A text to score, and what stands before it."""
+class Item(ConversationItem):
+    """A text to score after a context, or a conversation."""
+
+    texts = ("context", "continuation")
 
     context: Annotated[str, PAIRED] = ""
-    continuation: Annotated[str, PAIRED]
+    continuation: Annotated[str, PAIRED] = dataclasses.field(default="", metadata=UNLESS_MESSAGES)
 
     @property
     def key(self) -> Hashable:
@@ -88,13 +98,20 @@ class CompletedItem(Item):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(
-    WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings, RowSettings
+    WindowSettings,
+    TextSettings,
+    ConversationSettings,
+    JointSettings,
+    MeasureSettings,
+    AgainstSettings,
+    RowSettings,
 ):
     """Settings of `score`; see also its bases."""
 
     fixed = (
         *JointSettings.fixed,
         *WindowSettings.fixed,
+        *ConversationSettings.fixed,
         *("min_k", "log_base", "against", "against_field", "long_gain", "long_logprob"),
     )
     audit_boundary: bool = flag(True, is_flag=False)
@@ -118,11 +135,12 @@ class Settings(
 
     def complete(self, item: Item | None, others: Mapping[str, Any]) -> Item | None:
         """See `Settings.complete`."""
-        if item is None or not self.further_fields:
+        item = super().complete(item, others)
+        if item is None or not (self.further_fields or self.rows):
             return item
+        self.check_messages(item.messages)
         regions = self.regions(item.continuation, others)
-        texts = {"context": item.context, "continuation": item.continuation}
-        return CompletedItem(**texts, others=others, regions=regions)
+        return CompletedItem(**vars(item), others=others, regions=regions)
 
     def row_columns(self) -> dict[str, str]:
         """See `Settings.row_columns`."""
@@ -145,6 +163,24 @@ class Settings(
         joint = next((context for context in contexts if context.strip()), item.context)
         pairs = [self.joined(context, item.continuation) for context in (*contexts, joint)]
         return [context for context, _ in pairs[:-1]], pairs[-1][1]
+
+    def check_conversations(self) -> None:
+        """See `ConversationSettings`; a conversation does not have a context."""
+        if self.has_other:
+            raise InputError(
+                "it has messages, and --against and --against-field score a continuation after two "
+                "contexts; leave them out, or give context and continuation"
+            )
+        if self.word_correction is not None:
+            raise InputError(
+                "it has messages, and --word-correction needs the distribution after each word, "
+                "also where a message ends; leave it out, or give context and continuation"
+            )
+        if self.system_prompt is not None or self.fewshot:
+            raise InputError(
+                "it has messages, to which --system and --fewshot add nothing; write them as "
+                "messages, or leave them out"
+            )
 
     def policies(self) -> dict[str, str]:
         """See `ScoringSettings`; only the run's own boundary without an audit."""
@@ -202,6 +238,7 @@ class ScoreFields(TypedDict, total=False):
     n_scored: int
     n_windows: int
     truncated: int
+    scored_messages: list[dict[str, Any]]
 
 
 class Record(ScoreFields, MeasureFields, AgainstFields, RowFields, total=False):
@@ -215,7 +252,10 @@ class Score(System):
       {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
       `context` may be left out; `id` defaults to the line's number. A space between
       the two belongs to the continuation; if requests lack one and most are more
-      probable with it, the output says so first (--answer-separator). A JSON array,
+      probable with it, the output says so first (--answer-separator).
+      {"messages": [{"role": "user", "content": "Hi"}, ...]} in their place is a
+      conversation, of which the contents of messages are scored (--score-roles,
+      --score-turn-end) as the model's chat template writes them. A JSON array,
       .csv, .tsv, .parquet or a folder of datasets' save_to_disk holds the same;
       --column continuation=answer reads the field from the column `answer`.
 
@@ -224,7 +264,10 @@ class Score(System):
       sum_logprob, mean_logprob, perplexity, mean_entropy, mean_self_certainty,
       n_tokens, n_scored
       Arrays align with the continuation's tokens; a token with nothing before it
-      has null. Other fields of an input line are repeated in its output line.
+      has null. Those of a conversation align with its scored tokens, and
+      scored_messages has index, role, sum_logprob, n_scored, and start and end of
+      each message in them. Other fields of an input line are repeated in its
+      output line.
       An OUT that ends in .csv, .tsv or .parquet (pip install pyarrow) is a table
       with these columns: `id` is text, and `extra` has the other fields as JSON
       text, as in .csv and .tsv arrays are. A .parquet made from a .parquet or a
@@ -243,9 +286,9 @@ class Score(System):
         ifd, ifd_ppl                ratio of mean surprisals; of perplexities
         long_ppl, n_long            perplexity of the tokens that need the context
         n_both                      tokens scored after both
-      --rows token|word|region makes OUT a table of these with the item's other
-        columns, characters of the continuation and bits (surprisal); the items' sums
-        and means are in OUT.records.jsonl.
+      --rows token|word|region|message makes OUT a table of these, with the item's
+        other columns, characters of the continuation and bits (surprisal); sums and
+        means of the items are in OUT.records.jsonl.
       With --api-base what a server does not return is null: token_ids, entropy,
       self_certainty and their means, and `greedy` of a server that lists nothing.
       Next to OUT are OUT.report.md and OUT.report.json, the numbers of all requests
@@ -260,6 +303,7 @@ class Score(System):
 
     name, what = "score", "requests"
     item, settings, record = Item, Settings, Record
+    text_field = "continuation"
 
     def read(
         self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
@@ -277,6 +321,9 @@ class Score(System):
         except TypeError as problem:
             raise InputError(str(problem)) from None
         for position, value in enumerate(objects):
+            if isinstance(value, Mapping) and value.get(MESSAGES) is not None:
+                yield Row(position, f"item {position}", dict(value))
+                continue
             request = parse_request(value, position)
             name = one_line(str(request.id), SHOWN)
             row: Any
@@ -296,6 +343,7 @@ class Score(System):
         """
         if items.is_file or not items.n_all:
             items.require_usable(all_of_them=True)
+        check_conversations(items, settings)
         field = getattr(settings, "against_field", None)
         if field is not None and not any(field in item.others for item in items):
             for item in items:
@@ -321,20 +369,26 @@ class Score(System):
         names = [name for name, hint in fields.items() if is_per_token(hint)]
         unknown = () if lm.capabilities.has_distribution else UNKNOWN
         policy = settings.options()["boundary"]
-        # With the reason why it makes no request, and True if nothing precedes its continuation
-        waiting: deque[tuple[Item, str | None, bool]] = deque()
+        # With the conversation, the reason why it makes no request, and True if it starts a text
+        waiting: deque[tuple[Item, Conversation | None, str | None, bool]] = deque()
 
         def requests() -> Iterator[Request]:
             for item in items:
+                talk = None
                 try:
+                    if item.messages is not None:
+                        talk = settings.conversation(lm, item.messages)
+                        waiting.append((item, talk, None, False))
+                        yield talk.request
+                        continue
                     contexts, continuation = settings.texts_of(item)
                     for context in contexts:
                         prompting.check_blank(context, policy)
                     contexts = [prompting.context_of(context, item.key) for context in contexts]
                 except InputError as problem:
-                    waiting.append((item, str(problem), False))
+                    waiting.append((item, None, str(problem), False))
                     continue
-                waiting.append((item, None, not contexts[0]))
+                waiting.append((item, None, None, not contexts[0]))
                 continuation = prompting.continuation_of(continuation)
                 for context, request in zip(contexts, (Request, Aside), strict=False):
                     yield request("", context, continuation)
@@ -348,17 +402,22 @@ class Score(System):
         )
         others = results if settings.has_other else itertools.repeat(None)
         for result, other in zip(results, others, strict=False):
-            item, error, starts_text = waiting.popleft()
+            item, talk, error, starts_text = waiting.popleft()
             while error is not None:
                 yield {"error": error}
-                item, error, starts_text = waiting.popleft()
+                item, talk, error, starts_text = waiting.popleft()
             if not result.error and not result.n_tokens:
                 yield {"error": EMPTY}
                 continue
             added: dict[str, Any] = {}
+            context = item.context if talk is None else talk.before
             if not result.error:
                 settings.note_windows(lm, result.n_windows)
-                added = measured.of(result, starts_text=starts_text)
+                bounds = None if talk is None else talk.bounds
+                added = measured.of(result, bounds, starts_text=starts_text)
+                if talk is not None:
+                    talk.note(lm)
+                    added |= talk.fields(result)
                 if settings.reads_windows:
                     added["n_windows"] = result.n_windows
             if other is not None and not result.error:
@@ -372,30 +431,36 @@ class Score(System):
             if rows is not None and not result.error:
                 arrays = {name: record.pop(name) for name in names if name in record}
                 spans = item.regions if isinstance(item, CompletedItem) else None
+                turns = [] if talk is None else talk.fields(result)["scored_messages"]
                 try:
                     record[ROWS] = rows.of(
-                        item.continuation, spans, result, arrays, starts_text=starts_text
+                        item.continuation,
+                        spans,
+                        result,
+                        arrays,
+                        starts_text=starts_text,
+                        messages=turns,
                     )
                 except InputError as problem:
                     yield {"error": str(problem)}
                     continue
-            yield {**record, PAGE: {"context": context_end(item.context)}}
-        yield from (
-            {"error": error} for _, error, _ in waiting
-        )  # all others have had their results
+            yield {**record, PAGE: {"context": context_end(context)}}
+        # All others have had their results.
+        yield from ({"error": error} for _, _, error, _ in waiting)
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Any) -> Summary:
         """The mean log-probability over all tokens."""
         n_tokens, n_unconditioned, n_unspaced, n_rows, total = 0, 0, 0, 0, 0.0
         gains = Gains() if settings.has_other else None
         masses = dict.fromkeys(settings.field_names, 0.0)
+        is_half = settings.score_from == "half"  # tokens without a probability are left out
         for record in records:
             n_rows += record.get("n_rows", 0)
             if record.get("sum_logprob") is not None:
                 n_tokens += record["n_scored"]
                 for name in masses:
                     masses[name] += float(record[f"{MEAN_MASS}{name}"]) * record["n_scored"]
-                n_unconditioned += record["n_scored"] < record["n_tokens"]
+                n_unconditioned += record["n_scored"] < record["n_tokens"] and not is_half
                 total += float(record["sum_logprob"])
                 n_unspaced += _lacks_spaces(record.get("words"))
             if gains is not None and "error" not in record:
@@ -466,8 +531,8 @@ SYSTEM = Score()
 RESULT_FIELDS = result_fields(SYSTEM, Settings())
 
 
-def read_request(value: Any, position: int, where: str) -> tuple[Request, Mapping[str, Any]]:
-    """A request and its other fields, from an object as the input file has it.
+def read_object(value: Any, position: int, where: str) -> Entry:
+    """Read an object as the input file has it.
 
     Args:
         position: from 1; the id of an object without `id`.
@@ -479,7 +544,7 @@ def read_request(value: Any, position: int, where: str) -> tuple[Request, Mappin
     entry = read_entry(SYSTEM, value, position, where, RESULT_FIELDS)
     if entry.error is not None:
         raise InputError(f"{where}: {entry.error}")
-    return Request(entry.id, entry.item.context, entry.item.continuation), entry.extra
+    return entry
 
 
 def record_of(

@@ -4,6 +4,7 @@ A measure is declared in two places here: its fields in `MeasureFields`, its for
 """
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -369,10 +370,18 @@ class MeasuredFields:
         if settings.word_correction is not None:
             self.requested["ends"] = True
 
-    def of(self, scored: ScoredRequest, *, starts_text: bool = False) -> dict[str, Any]:
-        """The added fields of a scored text; arrays are NumPy arrays or lists.
+    def of(
+        self,
+        scored: ScoredRequest,
+        bounds: Sequence[int] | None = None,
+        *,
+        starts_text: bool = False,
+    ) -> dict[str, Any]:
+        """Return the added fields of a scored text; arrays are NumPy arrays or lists.
 
         Args:
+            bounds: index of the first token of each message, and the number of tokens; None for a
+                text.
             starts_text: see `text_measures.corrected_words`.
         """
         out: dict[str, Any] = {}
@@ -387,7 +396,13 @@ class MeasuredFields:
             out[f"{MEAN_MASS}{name}"] = mean
         if self._bytes is None:
             return out
-        words = [*split_words(scored.token_ids.tolist(), self._bytes)]
+        words: list[Word] = []
+        for start, end in itertools.pairwise(bounds or (0, scored.n_tokens)):
+            for word in split_words(scored.token_ids[start:end].tolist(), self._bytes):
+                tokens, blanks = (
+                    tuple(start + k for k in indices) for indices in (word.tokens, word.blanks)
+                )
+                words.append(word._replace(tokens=tokens, blanks=blanks))
         out |= self._words(scored, words)
         if self._settings.word_correction is not None:
             out[CORRECTED] = self.corrected(scored, words, starts_text=starts_text)

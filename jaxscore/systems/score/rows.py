@@ -75,6 +75,13 @@ class RegionRow(WordRow, total=False):
     crossing: bool
 
 
+class MessageColumns(TypedDict, total=False):
+    """Further columns of conversations: which message it is, from 0, and its role."""
+
+    message: int
+    role: str
+
+
 class RowFields(TypedDict, total=False):
     """Fields of a record with rows: their number, and in Python the rows."""
 
@@ -86,11 +93,12 @@ class RowFields(TypedDict, total=False):
 class RowSettings(Settings):
     """Settings of the table of rows."""
 
-    rows: Literal["token", "word", "region"] | None = flag(
+    rows: Literal["token", "word", "region", "message"] | None = flag(
         None,
         group=GROUP,
-        help="make OUT a table with a row per token, per word between white space, or per region, "
-        "with the item's other columns; sums and means of the items are in OUT.records.jsonl",
+        help="make OUT a table with a row per token, per word between white space, per region, or "
+        "per scored message, with the item's other columns; sums and means of the items are in "
+        "OUT.records.jsonl",
     )
     regions_field: str = flag(
         REGIONS,
@@ -130,6 +138,23 @@ class RowSettings(Settings):
         fields = (self.regions_field,) if self.rows == "region" else ()
         return (*super().further_fields, *fields)
 
+    def check_messages(self, messages: Sequence[Any] | None) -> None:
+        """Refuse an item that does not have the unit of the rows.
+
+        Raises:
+            InputError: a text without messages, or a conversation without regions.
+        """
+        if self.rows == "message" and messages is None:
+            raise InputError(
+                "a text, and --rows message is for items with messages; take --rows token, word or "
+                "region"
+            )
+        if self.rows == "region" and messages is not None:
+            raise InputError(
+                "it has messages, and regions are parts of a continuation; take --rows token, word "
+                "or message"
+            )
+
     def regions(self, continuation: str, others: Mapping[str, Any]) -> list[Span] | None:
         """Return the regions of an item; None without --rows region.
 
@@ -159,9 +184,12 @@ def row_columns(record: type, settings: Any) -> dict[str, str]:
         record: type of the records, whose per-token fields are columns of tokens.
         settings: `RowSettings`.
     """
-    word = WordRow if settings.word_correction is None else CorrectedWordRow
-    kinds: Mapping[str, type] = {"token": TokenRow, "word": word, "region": RegionRow}
-    hints = typing.get_type_hints(kinds[settings.rows])
+    is_corrected = settings.rows == "word" and settings.word_correction is not None
+    word = CorrectedWordRow if is_corrected else WordRow
+    kinds: Mapping[str, type] = {"token": TokenRow, "region": RegionRow}
+    hints = typing.get_type_hints(kinds.get(settings.rows, word))
+    if settings.score_roles:
+        hints = {"index": int, **typing.get_type_hints(MessageColumns), **hints}
     columns = {name: arrow_type(hint) for name, hint in hints.items()}
     for name, hint in settings.record_fields(record).items():
         if is_per_token(hint) and (settings.rows == "token" or name in SUMMED):
@@ -192,6 +220,7 @@ class Rows:
         fields: Mapping[str, Any],
         *,
         starts_text: bool = False,
+        messages: Sequence[Mapping[str, Any]] = (),
     ) -> Iterator[dict[str, Any]]:
         """Return the columns of some rows at a time.
 
@@ -201,10 +230,54 @@ class Rows:
             scored: the text's scores.
             fields: per-token fields of its record, arrays or lists.
             starts_text: see `text_measures.corrected_words`.
+            messages: those of a conversation, in place of text and regions, with the indices of
+                their tokens; characters are then those of each message.
 
         Raises:
             InputError: the tokenizer rewrites a text with regions.
         """
+        mass = None if self._border_mass is None else self._border_mass(scored)
+        if not messages:
+            return self._of_text(text, regions, scored, fields, mass, starts_text=starts_text)
+        return self._of_messages(messages, scored, fields)
+
+    def _of_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        scored: ScoredRequest,
+        fields: Mapping[str, Any],
+    ) -> Iterator[dict[str, Any]]:
+        n_rows = 0
+        for message in messages:
+            start, end = message["start"], message["end"]
+            content = dataclasses.replace(
+                scored,
+                token_ids=scored.token_ids[start:end],
+                tokens=scored.tokens[start:end],
+                logprob=scored.logprob[start:end],
+                entropy=scored.entropy[start:end],
+            )
+            values = {name: column[start:end] for name, column in fields.items()}
+            for columns in self._of_text(None, None, content, values, None):
+                index = np.asarray(columns.pop("index")) + n_rows
+                n_rows += len(index)
+                yield {
+                    "index": index,
+                    "message": [message["index"]] * len(index),
+                    "role": [message["role"]] * len(index),
+                    **columns,
+                }
+
+    def _of_text(
+        self,
+        text: str | None,
+        regions: Sequence[Span] | None,
+        scored: ScoredRequest,
+        fields: Mapping[str, Any],
+        mass: np.ndarray | None,
+        *,
+        starts_text: bool = False,
+    ) -> Iterator[dict[str, Any]]:
         spans = token_spans(scored.token_ids, self._bytes, text)
         if spans.is_rewritten and regions is not None:
             raise InputError(
@@ -215,11 +288,13 @@ class Rows:
             self._lm.warnings[REWRITTEN] += 1
         if self._unit == "token":
             return _token_rows(spans, scored, fields)
-        units = (
-            self._words(spans, scored, starts_text=starts_text)
-            if regions is None
-            else _regions(spans, regions)
-        )
+        units: Iterable[_Unit]
+        if self._unit == "message":
+            units = [_Unit((0, len(spans.text)), [*range(scored.n_tokens)])]
+        elif regions is not None:
+            units = _regions(spans, regions)
+        else:
+            units = self._words(spans, scored, mass, starts_text=starts_text)
         sums = {"logprob": scored.logprob} | {
             name: np.asarray(fields[name]) for name in SUMMED if name in fields
         }
@@ -228,10 +303,14 @@ class Rows:
         )
 
     def _words(
-        self, spans: TokenSpans, scored: ScoredRequest, *, starts_text: bool
+        self,
+        spans: TokenSpans,
+        scored: ScoredRequest,
+        mass: np.ndarray | None,
+        *,
+        starts_text: bool,
     ) -> Iterator["_Unit"]:
         n_words, first = 0, ""
-        mass = None if self._border_mass is None else self._border_mass(scored)
         logprob = scored.logprob.astype(np.float64)
         for word in split_words(scored.token_ids.tolist(), self._bytes):
             n_words, first = n_words + 1, first or word.text

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from jaxscore import InputError
 from jaxscore.io.items import NOTHING
-from jaxscore.shell.items import Items
+from jaxscore.shell.items import Items, rows_of
 from jaxscore.systems.perplexity import SYSTEM, Settings
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused
 
@@ -15,7 +15,7 @@ GOOD = {"id": "a", "text": "one two", "topic": 7}
 
 
 def items_of(path, limit=None, columns=NOTHING):
-    return Items(SYSTEM, lambda: SYSTEM.read(path, columns), Settings(), limit=limit)
+    return Items(SYSTEM, lambda: rows_of(SYSTEM, path, columns), Settings(), limit=limit)
 
 
 def load(*args):

@@ -14,7 +14,8 @@ import transformers
 from jaxscore import InputError, evaluate
 from jaxscore.io.json_output import to_json_value
 from jaxscore.systems import perplexity
-from jaxscore.systems.perplexity import window_bos, windows
+from jaxscore.text import tokenize_requests
+from jaxscore.text.decoder import TokenBytes
 from tests.conftest import CASES
 
 pytestmark = pytest.mark.numeric
@@ -95,7 +96,8 @@ def test_every_token_by_hand(scorers, monkeypatch, name, max_length, stride, pre
         assert estimate.n == exponent.n == 3
     left_out = 0 if bos or prefix is not None else 3
     assert report.summary["n_left_out"] == left_out
-    assert bool(report.remarks) is bool(left_out)
+    assert "each window after the first begins with no BOS" in "".join(report.remarks)
+    assert len(report.remarks) == 1 + bool(left_out)
     assert report.items[2]["topic"] == "x"
 
 
@@ -108,32 +110,38 @@ def test_a_document_that_begins_with_the_prefix_gets_no_second_one(scorers):
     assert given["n_scored"] == plain["n_scored"] == given["n_tokens"] - 1
 
 
-def test_few_windows_at_a_time_have_the_numbers_of_all(scorers):
+def test_few_windows_at_a_time_have_the_numbers_of_all(scorers, monkeypatch):
     """Groups that begin and end within documents, and documents without a window."""
     texts = [WORDS * 2, "", "One", WORDS]
     want = evaluate("perplexity", scorers("tiny-llama3"), texts, max_length=8)
-    found = [
-        perplexity._record(document)
-        for document in windows.score_documents(
-            scorers("tiny-llama3"),
-            map(perplexity.Item, texts),
-            max_length=8,
-            stride=8,
-            audit=window_bos.Audit(scorers("tiny-llama3"), 8, 0),
-            most=3,
-            most_tokens=20,
-        )
-    ]
-    assert [one.get("error") for one in found][1] == "it has no token that has a probability"
-    for got, one in zip(found, want.items, strict=True):
-        assert {"id", *got} == one.keys()
-        if "error" not in one:
-            assert got["sum_logprob"] == pytest.approx(one["sum_logprob"], abs=1e-3)
-            assert {k: v for k, v in got.items() if isinstance(v, int)} == {
-                k: v for k, v in one.items() if isinstance(v, int) and k != "id"
-            }
+    monkeypatch.setattr(tokenize_requests, "GROUP", 3)
+    monkeypatch.setattr(tokenize_requests, "GROUP_TOKENS", 20)
+    got = evaluate("perplexity", scorers("tiny-llama3"), texts, max_length=8)
+    assert got.failures == want.failures == [("2", "it has no token that has a probability")]
+    for found, wanted in zip(got.items, want.items, strict=True):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            assert found[name] == (
+                pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
+            )
     assert want.summary["n_documents"] == 3
-    assert [name for name, _ in want.failures] == ["2"]
+
+
+def test_half_of_each_whole_window_is_scored(scorers):
+    """Of bytes and words, those of the scored tokens count."""
+    scorer = scorers("tiny-llama3")
+    report = evaluate("perplexity", scorer, [WORDS * 3, "One"], max_length=8, score_from="half")
+    document, short = report.items
+    ids = scorer.encoder.tokenizer(WORDS * 3)["input_ids"]
+    n_chunks = len(ids) // 8
+    assert (document["n_windows"], document["n_scored"]) == (n_chunks, 3 * n_chunks)
+    scored = [id for k, id in enumerate(ids[: 8 * n_chunks]) if k % 8 > 4]
+    assert document["n_bytes"] == len(
+        b"".join(map(TokenBytes(scorer.encoder.tokenizer).raw, scored))
+    )
+    assert "shorter than a window of 8 tokens" in short["error"]
+    assert not any("has nothing before it" in remark for remark in report.remarks)
+    assert "scores its second half" in report.markdown()
 
 
 def test_one_document_has_no_interval(scorers):
@@ -152,7 +160,7 @@ def test_one_document_has_no_interval(scorers):
     [
         ({"max_length": 0}, "setting max_length is 0, expected a whole number of at least 1"),
         ({"stride": 2.0}, "setting stride is 2.0, expected a whole number of at least 1"),
-        ({"truncate": "left"}, "truncate: documents are read in windows, so none is too long"),
+        ({"truncate": "left"}, "truncate: texts are read in windows"),
         ({"audit_noise": 3}, "audit_noise: perplexity decides nothing"),
         ({"max_length": 2000}, "max_length is 2000, and the model takes 1024 positions"),
         ({"max_length": 8, "stride": 9}, "stride is 9, and a window reads 8 tokens, so that some"),
@@ -172,7 +180,8 @@ def test_wide_windows_on_a_cpu_are_said_to_be_slow(scorers, monkeypatch):
     n_tokens = len(scorer.encoder.tokenizer(WORDS * 3)["input_ids"]) - 1
     assert f"windows read up to {n_tokens} tokens" in remark
     assert "--max-length 512" in remark
-    assert evaluate("perplexity", scorer, texts, max_length=20).remarks == []
+    [remark] = evaluate("perplexity", scorer, texts, max_length=20).remarks
+    assert "faster" not in remark
     assert evaluate("perplexity", scorer, ["The cat"]).remarks == []
 
 

@@ -75,7 +75,8 @@ def test_both_numbers_are_reported(bos_id):
     finding = (
         "windows after a document's first one read no BOS: the perplexity per token of a sample of "
         f"3 of them is {V}, and {math.exp(-logprob(SCALE)):.4g} with a BOS in place of their "
-        "oldest token; a larger --max-length has fewer such windows"
+        f"oldest token ({logprob(SCALE) - logprob(0):+.3g} nats per token, standard error 0); "
+        "--window-bos every puts it in each window"
     )
     assert report.to_dict()["findings"] == report.findings == [finding]
     sentence = f"{finding[0].upper()}{finding[1:]}."
@@ -101,63 +102,73 @@ def test_a_sample_of_windows_and_tokens_is_scored_again(bos_id, monkeypatch):
     runs = []
     genuine = scorer.engine.run
 
-    def counted(chunks, *args, **options):
+    def counted(chunks, *args, windows=None, **options):
+        if windows is not None:  # the run, whose windows are cut from texts
+            return genuine(chunks, *args, windows=windows, **options)
         groups = [list(group) for group in chunks]
         runs.append([len(window.input_ids) for group in groups for window in group])
         return genuine(iter(groups), *args, **options)
 
     monkeypatch.setattr(scorer.engine, "run", counted)
     report = evaluate("perplexity", scorer, [" a" * 400], max_length=8)
-    first, again = runs
-    assert (len(first), len(again)) == (50, window_bos.SAMPLED)
-    assert max(again) <= 8
+    assert report.items[0]["n_windows"] == 50
     assert report.to_dict()["window_bos"]["n_windows"] == window_bos.SAMPLED
-    runs.clear()
-    monkeypatch.setattr(window_bos, "SAMPLED_TOKENS", 24)
-    evaluate("perplexity", scorer, [" a" * 400], max_length=8)
-    assert len(runs[1]) == 3
-    monkeypatch.setattr(window_bos, "SAMPLED_TOKENS", 1)
-    runs.clear()
-    evaluate("perplexity", scorer, [" a" * 400], max_length=8)
-    assert len(runs[1]) == 1
+    assert max(runs[0]) <= 8
+    for most in (24, 1):
+        monkeypatch.setattr(window_bos, "SAMPLED_TOKENS", most)
+        evaluate("perplexity", scorer, [" a" * 400], max_length=8)
+    assert list(map(len, runs)) == [window_bos.SAMPLED, 3, 1]
+
+
+@pytest.mark.parametrize("gain", [-SCALE, 0.005])
+def test_the_remedy_is_named_if_the_bos_raises_probabilities(bos_id, gain):
+    scorer = scorer_of(bos_id=bos_id, gain=gain)
+    [finding] = evaluate("perplexity", scorer, [" a" * 30], max_length=8).findings
+    assert f"({logprob(gain) - logprob(0):+.3g} nats per token" in finding
+    assert ("--window-bos every" in finding) == (gain > 0)
 
 
 @pytest.mark.parametrize(
-    ("gain", "texts"),
+    ("settings", "texts"),
     [
-        (-SCALE, [" a" * 30]),  # the BOS lowers the probabilities
-        (0.005, [" a" * 30]),  # it raises them by less than 1%
-        (SCALE, [" a" * 8, " a" * 5]),  # a window each
+        ({}, [" a" * 8, " a" * 5]),  # a window each
+        ({"window_bos": "every"}, [" a" * 30]),
     ],
 )
-def test_nothing_is_reported_without_a_gain(bos_id, gain, texts):
-    scorer = scorer_of(bos_id=bos_id, gain=gain)
-    report = evaluate("perplexity", scorer, texts, max_length=8)
+def test_without_windows_that_lack_the_bos_nothing_is_scored_again(bos_id, settings, texts):
+    report = evaluate("perplexity", scorer_of(bos_id=bos_id), texts, max_length=8, **settings)
     assert report.findings == []
-    assert ("window_bos" in report.to_dict()) == (len(texts) == 1)
+    assert "window_bos" not in report.to_dict()
 
 
-def test_gains_within_the_noise_of_tokens_are_not_reported():
+def test_every_window_reads_the_bos(bos_id):
+    scorer = scorer_of(bos_id=bos_id)
+    report = evaluate("perplexity", scorer, [" a" * 30], max_length=8, window_bos="every")
+    assert report.items[0]["mean_logprob"] == pytest.approx(logprob(SCALE), rel=1e-5)
+    assert "each window after the first begins with the BOS" in "".join(report.remarks)
+
+
+def test_gains_within_the_noise_of_tokens_have_no_remedy():
     """Gains of 4 and -3.6 nats have a mean of 0.2 and a standard error of 0.38 in 100 tokens."""
     sums = {"n_windows": 5, "n_tokens": 100, "sum_logprob": -500.0, "sum_gain": 20.0}
-    assert window_bos.findings(counts(**sums, sum_squared_gain=50 * (4**2 + 3.6**2))) == []
-    [certain] = window_bos.findings(counts(**sums, sum_squared_gain=100 * 0.2**2))
-    assert "is 148.4, and 121.5 with a BOS" in certain
+    noisy, certain = (
+        window_bos.findings(counts(**sums, sum_squared_gain=squares))[0]
+        for squares in (50 * (4**2 + 3.6**2), 100 * 0.2**2)
+    )
+    assert "is 148.4, and 121.5 with a BOS in place of their oldest token" in noisy
+    assert noisy.endswith("(+0.2 nats per token, standard error 0.38)")
+    assert certain.endswith("--window-bos every puts it in each window")
 
 
 def test_tokenizers_without_a_bos(bos_id):
-    """One that adds none has windows without it, unless the text or a flag writes it."""
+    """One that adds none has windows without it, unless a flag writes it."""
     end = loaded("tiny-gpt2")[0].bos_token_id
     scorer = scorer_of("tiny-gpt2", bos_id=end)
-    texts = [" a" * 30]
-    for prefix, given in (([], ["<|endoftext|>" + " a" * 30]), ([end], texts)):
+    for prefix in ([], [end]):
         scorer.encoder.prefix = prefix
-        report = evaluate("perplexity", scorer, given, max_length=8)
-        assert report.to_dict()["window_bos"]["n_windows"] == 3
-        assert len(report.findings) == 1
-    scorer.encoder.prefix = []
-    report = evaluate("perplexity", scorer, texts, max_length=8)
-    assert "window_bos" not in report.to_dict()
+        report = evaluate("perplexity", scorer, [" a" * 30], max_length=8)
+        assert ("window_bos" in report.to_dict()) == bool(prefix)
+        assert len(report.findings) == len(prefix)
 
 
 def test_windows_with_more_context_lose_their_oldest_token(scorers):

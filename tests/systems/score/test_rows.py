@@ -213,3 +213,42 @@ def test_rows_have_corrected_words_and_masses_of_classes(gpt2, correction):
         assert "mass_few" not in rows[0]
         for row, mass in zip(tokens[record["id"]], record["mass_few"], strict=True):
             assert row["mass_few"] == (mass and pytest.approx(mass, rel=1e-5))
+
+
+TALK = [
+    {"role": "user", "content": "Where was Sana born?"},
+    {"role": "assistant", "content": "In Merrow. 東"},
+    {"role": "user", "content": "And Tel?"},
+    {"role": "assistant", "content": "Tel, too."},
+]
+
+
+@pytest.mark.parametrize("roles", ["assistant", "all"])
+def test_rows_of_conversations(gpt2, roles):
+    items = [{"id": "t", "messages": TALK, "topic": "x"}]
+    [arrays] = evaluate("score", gpt2, items, score_roles=roles).items
+    indices = [1, 3] if roles == "assistant" else [0, 1, 2, 3]
+    found = {}
+    for unit in ("token", "word", "message"):
+        [record] = evaluate("score", gpt2, items, score_roles=roles, rows=unit).items
+        found[unit] = record["rows"]
+        assert [row["index"] for row in record["rows"]] == [*range(record["n_rows"])]
+        assert {row["role"] for row in record["rows"]} <= {"user", "assistant"}
+        assert [*dict.fromkeys(row["message"] for row in record["rows"])] == indices
+    assert [row["logprob"] for row in found["token"]] == arrays["logprob"]
+    for row, summed in zip(found["message"], arrays["scored_messages"], strict=True):
+        content = TALK[row["message"]]["content"]
+        assert (row["text"], row["start"], row["end"]) == (content, 0, len(content))
+        assert (row["message"], row["role"]) == (summed["index"], summed["role"])
+        assert row["logprob"] == pytest.approx(summed["sum_logprob"], abs=1e-4)
+        words = [word for word in found["word"] if word["message"] == row["message"]]
+        assert [word["text"] for word in words] == content.split()
+        assert [content[word["start"] : word["end"]] for word in words] == content.split()
+
+
+def test_units_that_an_item_does_not_have(gpt2):
+    items = [{"id": "t", "messages": TALK}, {"id": "x", "continuation": " a"}]
+    for unit, failed in (("message", "x"), ("region", "t")):
+        records = evaluate("score", gpt2, items, rows=unit).items
+        [error] = [record["error"] for record in records if record["id"] == failed]
+        assert "take --rows token, word or" in error
