@@ -70,7 +70,7 @@ BOUNDS = {
     ("jaxscore/analysis", "names"): 3,
     ("jaxscore/cli", "descriptions"): 5,
     ("jaxscore/cli", "names"): 17,
-    ("jaxscore/cli", "phrases"): 12,
+    ("jaxscore/cli", "phrases"): 13,
     ("jaxscore/device", "names"): 3,
     ("jaxscore/io", "descriptions"): 13,
     ("jaxscore/io", "names"): 74,

@@ -60,6 +60,25 @@ def remarks(lines: Sequence[str]) -> list[str]:
     return ["## Remarks", "\n".join(f"- {text(line)}" for line in lines)] if lines else []
 
 
+SCORED_CONTENTS = {
+    "assistant": "all messages of the assistant",
+    "last": "the last message of the assistant",
+    "all": "all messages",
+}
+
+
+def conversations(settings: Mapping[str, Any]) -> list[str]:
+    """Return a sentence about the scored tokens of conversations; nothing of a run without any."""
+    roles = settings.get("score_roles")
+    if roles is None:
+        return []
+    ends = " and the tokens that end their turns" if settings["score_turn_end"] else ""
+    return [
+        f"Of a conversation the contents of {SCORED_CONTENTS[roles]}{ends} are scored, as the "
+        "model's chat template writes them."
+    ]
+
+
 def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[str]:
     """The boundary of a run, and what another would change of its `what` (answers, queries).
 

@@ -97,7 +97,7 @@ def lacks_reasoning(content: str, text: str) -> bool:
     """Return True if a part of a content with reasoning is not in its rendered text."""
     has_reasoning = "</think>" in content
     return has_reasoning and any(
-        part.strip() not in text for part in re.split("</?think>", content)
+        thought.strip() not in text for thought in re.split("</?think>", content)
     )
 
 
@@ -122,11 +122,6 @@ class Conversation(NamedTuple):
     def bounds(self) -> list[int]:
         """Index of each message's first token among the scored ones, and their number."""
         return [0, *itertools.accumulate(len(turn.positions) for turn in self.turns)]
-
-    def note(self, lm: Any) -> None:
-        """Note in an audited model if the template leaves out reasoning."""
-        if self.lacks_reasoning:
-            lm.warnings[LACKS_REASONING] += 1
 
     def fields(self, scored: ScoredRequest) -> dict[str, Any]:
         """Return the fields of a record about the messages of a scored conversation."""
@@ -172,6 +167,20 @@ class ConversationSettings(Settings):
         """See `Settings.omitted_fields`."""
         omitted = super().omitted_fields()
         return omitted if self.score_roles else omitted | {"scored_messages"}
+
+    def record(self) -> dict[str, Any]:
+        """See `Settings.record`; without conversations the settings have no effect."""
+        names = ConversationSettings.fixed if self.score_roles is None else ()
+        return {name: value for name, value in super().record().items() if name not in names}
+
+    def note_conversation(self, lm: Any, conversation: Conversation) -> None:
+        """Note in an audited model what is scored of a conversation."""
+        if "score_roles" not in lm.about:
+            digest = chat_template.digest(lm.encoder.tokenizer)
+            lm.about.update({name: getattr(self, name) for name in ConversationSettings.fixed})
+            lm.about["chat_template_sha256"] = digest
+        if conversation.lacks_reasoning:
+            lm.warnings[LACKS_REASONING] += 1
 
     def complete(self, item: Any, others: Mapping[str, Any]) -> Any:
         """See `Settings.complete`; refuses fields that would change what a template writes."""

@@ -124,5 +124,6 @@ def evaluate(
     items = Items(system, lambda: system.read(objects), settings, is_file=False)
     settings = items.settings
     system.check(items, settings)
+    items.check_slices()
     records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

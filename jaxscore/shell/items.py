@@ -26,6 +26,7 @@ from jaxscore.io.streams import form_of
 from jaxscore.io.tables import is_dataset, plain_row
 from jaxscore.shell.prompts import ExampleItem, PromptSettings
 from jaxscore.shell.settings import Settings
+from jaxscore.shell.slices import check_fields
 from jaxscore.shell.system import SHOWN, Record, System, id_field, item_fields
 
 
@@ -163,6 +164,12 @@ class Items(Sequence[Any]):
                 f"{self._first.error}"
             )
 
+    def check_slices(self, *, may_lack: bool = False) -> None:
+        """Check the fields of the setting `by`; see `check_fields`."""
+        if getattr(self._settings, "by", None):
+            items = ((entry.name, entry.extra) for entry in self.entries())
+            check_fields(self._system, self._settings, items, may_lack=may_lack)
+
     def draw(self, n: int, seed: int) -> None:
         """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
         self._undrawn = ()
@@ -273,6 +280,7 @@ def read_file(
             limit=limit,
         )
         system.check(items, settings)
+        items.check_slices(may_lack=bool(prefix))
     except MemoryError:
         raise InputError(f"{path}: a line does not fit in memory") from None
     except InputError as problem:

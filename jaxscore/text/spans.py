@@ -24,7 +24,7 @@ class TokenSpans:
     Attributes:
         text: the text: the user's, unless it is rewritten.
         start, end: int32 [n], characters of the text. Tokens that share a character all have it.
-        is_rewritten: the tokenizer has changed characters that cannot be told apart, so that `text`
+        is_rewritten: the tokenizer has changed characters that decompose to others, so that `text`
             is that of its tokens.
     """
 

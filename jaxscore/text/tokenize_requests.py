@@ -124,6 +124,8 @@ class RequestTokenizer:
         """Return True if the model can read the last token of a text, which it only scores."""
         if text_windows is not None and text_windows.half:  # it could complete a window
             return False
+        if sequences and sequences[-1].positions is not None:  # its end is not that of a text
+            return False
         n_read = len(sequences[-1].ids) if sequences else 0
         return n_read > 0 and (not is_bounded or n_read <= self._max_positions)
 

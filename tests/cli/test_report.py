@@ -125,9 +125,8 @@ def test_a_file_without_a_manifest_is_refused(run, finished):
     manifest_path(output).unlink()
     ran = run("report", output)
     assert ran.code == 2
-    assert (
-        "found no out.jsonl.run.json next to it, expected the output of a finished run" in ran.err
-    )
+    expected = "found no out.jsonl.run.json next to it, expected the output of a finished run"
+    assert expected in ran.err
     assert run("report", output.with_name("none.jsonl")).code == 2
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.resources
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,7 +21,14 @@ from markupsafe import Markup, escape
 from jaxscore.errors import UNPRINTABLE
 from jaxscore.report.document import Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.packed import embedded, packed, shorten
-from jaxscore.report.html.strips import DARKEST, MISSING, PER_NAT, Strips
+from jaxscore.report.html.strips import (
+    DARKEST,
+    MISSING,
+    PER_NAT,
+    Strips,
+    metric_header,
+    scale_to_largest,
+)
 from jaxscore.report.markdown import NOTHING
 from jaxscore.report.sections import three
 from jaxscore.version import VERSION
@@ -103,12 +111,14 @@ class PlainToken:
         text: blanks at its beginning and line ends visible.
         amount: 0 to 1, how improbable it is; None if it has no probability.
         greedy: it is the most probable one, or this is not known.
+        is_less: it has a number below 0, which has another colour.
     """
 
     text: str
     amount: float | None
     greedy: bool
     tip: str
+    is_less: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +187,10 @@ class _PlainStrips:
         self.strips = strips
         self.table = strips.table
         self.end = np.cumsum(strips.tokens.length)
+        if not strips.token_metrics:  # the first further number has the colours
+            self.metric = strips.metrics[0]
+            self.values = strips.tokens.more[self.metric.key]
+            self.top = metric_header(self.metric, *scale_to_largest(self.values), None)["top"]
 
     def of_item(self, k: int) -> list[PlainStrip]:
         """The strips of one item, together `TOKENS` long."""
@@ -202,6 +216,13 @@ class _PlainStrips:
         text = self.table.texts[self.table.index[at]]
         shown = f"·{text[1:]}" if text.startswith(" ") else text
         shown = shown.replace("\n", "↵").replace("\t", "⇥") or "∅"
+        if not self.strips.token_metrics:
+            value = float(self.values[at:after].sum())
+            if math.isnan(value):
+                return PlainToken(shown, None, True, "no number")
+            amount = round(min(1.0, abs(value) / self.top), 2)
+            tip = f"{self.metric.name} {value:.3g} {self.metric.unit}"
+            return PlainToken(shown, amount, True, tip, value < 0)
         thousandths = self.strips.tokens.numbers["logprob"][at:after]
         each = [value / PER_NAT for value in thousandths[thousandths != MISSING].tolist()]
         if not each:

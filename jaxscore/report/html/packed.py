@@ -25,7 +25,6 @@ from jaxscore.report.html.strips import (
     NOT_KNOWN,
     PER_NAT,
     RANK,
-    TOKEN_METRICS,
     Strips,
     TokenMetric,
     metric_header,
@@ -131,12 +130,15 @@ def _strips(strips: Strips, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 def _metrics(strips: Strips, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """What tokens can be coloured by. Omits metrics that no token has."""
     tokens, headers = strips.tokens, []
+    arrays["logprob"] = tokens.numbers["logprob"]  # also says which tokens have numbers
     stored: list[tuple[TokenMetric, np.ndarray, float]] = [
         (metric, *scale_to_largest(tokens.more[metric.key]))
         for metric in strips.metrics
         if tokens.more
     ]
-    stored += [(metric, tokens.numbers[metric.key], float(PER_NAT)) for metric in TOKEN_METRICS]
+    stored += [
+        (metric, tokens.numbers[metric.key], float(PER_NAT)) for metric in strips.token_metrics
+    ]
     for metric, values, per in stored:
         if metric.key == "logprob" or (values != MISSING).any():
             arrays[metric.key] = values

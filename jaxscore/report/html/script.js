@@ -382,7 +382,8 @@ function legendParts() {
 	const { top, unit, log, sign } = shows[state.show];
 	const at = [0, 1, 2, 3, 4].map((k) => (log ? many(10 ** k) : top < 1 ? (k * top / 4).toPrecision(2) : (k * top / 4).toFixed(top % 4 ? 1 : 0)));
 	const boxes = at.map((text, k) => make("span", { class: "t", style: "--a:" + k / 4 }, (k === 4 ? "≥ " : "") + text));
-	return [...boxes, make("span", { class: "note" }, unit + (sign ? "" : "underlined: below 0 · ") + "≠ is not the most probable token")];
+	const note = unit + (sign ? "" : "underlined: below 0 · ") + (shows.logprob ? "≠ is not the most probable token" : "");
+	return [...boxes, make("span", { class: "note" }, note.replace(/ · $/, ""))];
 }
 
 function paint(span) {
@@ -429,10 +430,10 @@ function read(span, readout, focused) {
 	const facts = { [n > 1 ? n + " tokens" : "Token"]: JSON.stringify(strips.texts[items.a.token[t]]) };
 	const ids = each.map((k) => strips.ids[items.a.token[k]]), scored = each.filter((k) => items.a.logprob[k] !== MISSING);
 	if (ids[0] >= 0) facts.Id = ids.join(", ");
-	if (!scored.length) facts["Log-probability"] = "none: nothing stands before it";
+	if (!scored.length && shows.logprob) facts["Log-probability"] = "none: nothing stands before it";
 	else {
 		if (!scored.some(unsure)) facts["Most probable"] = scored.map((k) => (greedy(k) ? "yes" : "no ≠")).join(", ");
-		facts.Probability = Math.exp(total(shows.logprob, t, n) / 1000).toPrecision(3);
+		if (shows.logprob) facts.Probability = Math.exp(total(shows.logprob, t, n) / 1000).toPrecision(3);
 		for (const one of strips.shows) {
 			const parts = each.map((k) => factText(one, items.a[one.key][k])).join(", ");
 			facts[one.name] = n > 1 ? factText(one, total(one, t, n)) + " (" + parts + ")" : parts;

@@ -272,6 +272,7 @@ class Strips:
         names: token id -> name.
         vocabulary: columns of the model's distribution; None if it is not known.
         metrics: of the tokens' further numbers; the page starts with the first one.
+        token_metrics: metrics of one model's tokens; empty if `metrics` are all.
     """
 
     first: np.ndarray
@@ -281,6 +282,7 @@ class Strips:
     names: Mapping[int, str]
     vocabulary: int | None
     metrics: Sequence[TokenMetric] = ()
+    token_metrics: Sequence[TokenMetric] = TOKEN_METRICS
 
     @functools.cached_property
     def table(self) -> "TokenTable":

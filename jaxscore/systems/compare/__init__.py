@@ -14,6 +14,7 @@ from jaxscore.shell import settings as base
 from jaxscore.shell.flags import flag
 from jaxscore.shell.rendered import Rendered
 from jaxscore.systems.compare import differences, open_run
+from jaxscore.systems.compare.by_bytes import check_bytes, compare_bytes
 from jaxscore.systems.compare.columns import UNKNOWN, Run
 from jaxscore.systems.compare.differences import Agreement, Difference, Draws, Places, Values
 from jaxscore.systems.compare.open_run import OpenRun
@@ -59,6 +60,11 @@ p, corrected by Holm's method for the number of tests:
   decisions  right or wrong: McNemar's exact test, Newcombe's interval; which
              flipped, by how much, and how many flips lie within the noise
              floor, if the runs were made with --audit-noise
+  --bytes    bits per byte of runs of score or perplexity by models with different
+             tokenizers: a token's bits are spread evenly over its bytes. Of all
+             bytes, and of those that both runs scored; by white space, digits,
+             punctuation and letters of each script; and the 20 spans of 32 bytes
+             that differ most. perplexity lacks tokens: only the totals.
   OUT.report.md is the report, OUT.report.html the page for a browser,
   OUT.report.json their data, OUT.run.json how they were made; if OUT ends in
   .json they are OUT_report.md, OUT_report.html, OUT_report.json and
@@ -84,6 +90,12 @@ class Settings(base.Settings):
     by_id: bool = flag(
         False,
         help="pair items by id alone, as for the same items under two prompts",
+    )
+    bytes: bool = flag(
+        False,
+        help="compare bits per byte of runs of score or perplexity, whose models may have "
+        "different tokenizers: of all bytes and those that both scored, by class of character, "
+        "and the spans that differ most",
     )
     force: bool = flag(
         False,
@@ -185,6 +197,8 @@ def compare(
     """
     opened = (opened_a, opened_b)
     check_system(*opened)
+    if settings.bytes:
+        check_bytes(opened_a)
     differing = open_run.differences(opened_a.facts, opened_b.facts)
     fixed = {name for run in opened for name in run.reader.system.settings.fixed}
     named = [f"{d['setting']} ({d['a']} and {d['b']})" for d in differing if d["setting"] in fixed]
@@ -199,7 +213,8 @@ def compare(
         )
     pairing = pair_runs(*opened, by_id=settings.by_id, limit=settings.limit)
     draws = Draws(settings.n_bootstrap, settings.n_resamples, settings.seed)
-    columns = _paired_columns(pairing)
+    by_bytes = compare_bytes(pairing, draws) if settings.bytes else None
+    columns = by_bytes.columns if by_bytes else _paired_columns(pairing)
     results = differences.corrected(
         [
             (differences.difference_of_shares if is_right else differences.difference_of_means)(
@@ -212,7 +227,7 @@ def compare(
     verdicts = [result.verdict(n_tests, opened_b.label) for result in results]
     agreements = _agreements(pairing, draws)
     a, b, matched = pairing.a, pairing.b, pairing.matched
-    pairs = pair_records(a, b, matched)
+    pairs = by_bytes.pairs if by_bytes else pair_records(a, b, matched)
     return ComparedRuns(
         summary={
             **{result.name: result for result in results},
@@ -221,14 +236,23 @@ def compare(
         },
         pairs=pairs,
         headline=verdicts[0] if verdicts else "no number and no decision is in both runs",
-        failures=[*_failures(opened_a, a), *_failures(opened_b, b)],
+        failures=[
+            *_failures(opened_a, a),
+            *_failures(opened_b, b),
+            *(by_bytes.failures if by_bytes else []),
+        ],
         remarks=[
             *([f"{forced}; they are compared by --force"] if forced else []),
-            *_warnings(pairing),
+            *(by_bytes.warnings if by_bytes else []),
+            *_warnings(pairing, by_bytes=settings.bytes),
         ],
         settings=provenance.of_run({**settings.record(), **(about or {})}),
-        details=_details(pairing, differing, results, verdicts, agreements),
+        details={
+            **_details(pairing, differing, results, verdicts, agreements),
+            **({"by_class": by_bytes.by_class} if by_bytes else {}),
+        },
         listed={
+            **({"spans": by_bytes.spans} if by_bytes else {}),
             "flips": {each.name: each.flips for each in agreements},
             "most_changed": _most_changed(columns, matched, a),
             "without_partner": {"a": matched.only_a, "b": matched.only_b},
@@ -349,7 +373,7 @@ def _most_changed(
     return out
 
 
-def _warnings(pairing: Pairing) -> Iterator[str]:
+def _warnings(pairing: Pairing, *, by_bytes: bool) -> Iterator[str]:
     """Yield warnings about valid but suspicious runs."""
     a, b, matched, title, rule = (
         pairing.a, pairing.b, pairing.matched, pairing.title, pairing.matched_by
@@ -390,6 +414,8 @@ def _warnings(pairing: Pairing) -> Iterator[str]:
             f"{matched.n_repeated} of the {title} of {label_a} have the id and text of an earlier "
             "one; these are paired in order"
         )
+    if by_bytes:
+        return
     n_a, n_b = a.n_tokens[matched.a], b.n_tokens[matched.b]
     if n_differ := int(((n_a != n_b) & (n_a != UNKNOWN) & (n_b != UNKNOWN)).sum()):
         yield (

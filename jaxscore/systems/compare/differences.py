@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxscore.analysis import paired
-from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
+from jaxscore.analysis.bootstrap import Estimate, estimate, proportion, ratio
 from jaxscore.analysis.paired import FourCells
 from jaxscore.report.counts import counted
 from jaxscore.shell.fields import Decision
@@ -44,6 +44,7 @@ class Values(NamedTuple):
         a, b: float64 [n].
         pair, groups: int64 [n]; no groups if the values are independent.
         n_left_out: values that one run or both do not have.
+        weights: float64 [n], such as the bytes of each text; None if values count the same.
     """
 
     a: NDArray[np.float64]
@@ -51,6 +52,7 @@ class Values(NamedTuple):
     pair: NDArray[np.int64]
     groups: NDArray[np.int64] | None
     n_left_out: int
+    weights: NDArray[np.float64] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,26 +162,33 @@ def _extents(
 
 
 def difference_of_means(name: str, title: str, values: Values, draws: Draws) -> Difference:
-    """Return the difference of a number's means, with bootstrap interval and sign-flip test."""
+    """Return the difference of a number's means, with bootstrap interval and sign-flip test.
+
+    Values with weights are not in groups.
+    """
     result, is_enough = _counted(name, title, values)
     if not is_enough:
         return result
-    groups, differences = values.groups, values.b - values.a
+    groups, weights, differences = values.groups, values.weights, values.b - values.a
+    if weights is not None:
+        differences = differences * weights
     if groups is not None:  # a group's differences change signs together
         _, members = np.unique(groups, return_inverse=True)
         differences = np.bincount(members, differences).astype(np.float64)
     flipped = paired.sign_flips(differences.tolist(), draws.n_resamples, draws.seed)
     return dataclasses.replace(
         result,
-        mean_a=float(values.a.mean()),
-        mean_b=float(values.b.mean()),
+        mean_a=float(np.average(values.a, weights=weights)),
+        mean_b=float(np.average(values.b, weights=weights)),
         difference=paired.difference_of_means(
             values.a.tolist(),
             values.b.tolist(),
             draws.n_bootstrap,
             draws.seed,
             None if groups is None else groups.tolist(),
-        ),
+        )
+        if weights is None
+        else ratio(differences, weights, draws.n_bootstrap, draws.seed),
         interval_by=BOOTSTRAP,
         test=SIGN_FLIPS,
         exact=flipped.exact,

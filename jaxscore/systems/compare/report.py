@@ -13,6 +13,8 @@ from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
 from jaxscore.report.markdown import NOTHING, significant, table, text
 from jaxscore.report.sections import closing, estimate_card, sentence, sides
+from jaxscore.systems.compare.bytes_report import INTRODUCTION as BYTES
+from jaxscore.systems.compare.bytes_report import class_charts, class_section, span_items
 
 LONGEST_SETTING = 40  # characters of a setting in the title
 LISTED = 50  # names of a section; all are in the JSON file
@@ -50,7 +52,7 @@ def report(source: Source) -> Document:
     """The report of a comparison."""
     record = source.record
     settings = record["settings"]
-    introduction = INTRODUCTION.format(
+    introduction = (f"{BYTES}\n\n" if settings["bytes"] else "") + INTRODUCTION.format(
         n_bootstrap=settings["n_bootstrap"],
         n_resamples=settings["n_resamples"],
         n_tests=sum(result["p"] is not None for result in record["results"]),
@@ -61,13 +63,14 @@ def report(source: Source) -> Document:
         title=f"Comparison of {record['system']}: {' against '.join(_sides(record))}",
         verdict=sentence(source.headline),
         cards=_cards(record),
-        charts=[*_shares(record), *_numbers(source)],
-        items=_flips(record) if record["decisions"] else _most_changed(record),
+        charts=[*class_charts(record.get("by_class", ())), *_shares(record), *_numbers(source)],
+        items=_items(record),
         sections=[
             _results(record["results"]),
+            *([class_section(record["by_class"])] if record.get("by_class") else []),
             *_agreements(record),
             _settings_that_differ(record["differences"]),
-            *(_largest_differences(record) if record["decisions"] else []),
+            *(_largest_differences(record) if record["decisions"] or record.get("spans") else []),
             *_without_partner(record),
             *closing(record, record["what"]),
         ],
@@ -77,6 +80,13 @@ def report(source: Source) -> Document:
             *(" ".join(part.split()) for part in introduction.split("\n\n")),
         ],
     )
+
+
+def _items(record: Mapping[str, Any]) -> Items:
+    """Return spans of texts if there are some, else flips, else the largest differences."""
+    if record.get("spans"):
+        return span_items(record["spans"])
+    return _flips(record) if record["decisions"] else _most_changed(record)
 
 
 def _sides(record: Mapping[str, Any]) -> tuple[str, str]:

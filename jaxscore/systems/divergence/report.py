@@ -98,6 +98,7 @@ def report(source: Source) -> Document:
             f"nats. Intervals hold 95% of {settings['n_bootstrap']} bootstrap means that resample "
             "texts, since tokens of one text are not independent; - stands for one text or equal "
             "values.",
+            *sections.conversations(settings),
             *sections.boundary(settings["boundary"], record["boundary_audit"], "requests"),
         ],
     )  # fmt: skip

@@ -18,6 +18,7 @@ from jaxscore.report.html.histogram import (
 from jaxscore.report.markdown import NOTHING, number, significant
 from jaxscore.report.sections import (
     closing,
+    conversations,
     estimate_card,
     model_of,
     sentence,
@@ -73,6 +74,7 @@ def _explanation(record: Mapping[str, Any]) -> list[str]:
         "- stands for one document or equal values.",
         f"Windows read up to {settings['max_length']} tokens, and each after a document's first "
         f"{_scored(settings)}. Not scored: {counted(summary['n_left_out'], 'tokens')}.",
+        *conversations(settings),
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
+from jaxscore.analysis.text_measures import perplexity
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_input import require_field
@@ -24,12 +25,21 @@ from jaxscore.shell.conversations import (
     ConversationSettings,
     check_conversations,
 )
-from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result, is_per_token
+from jaxscore.shell.fields import (
+    PAIRED,
+    Mean,
+    Metric,
+    Paired,
+    PerToken,
+    Result,
+    Total,
+    is_per_token,
+)
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import TextSettings, WindowSettings
+from jaxscore.shell.settings import SliceSettings, TextSettings, WindowSettings
 from jaxscore.shell.system import PAGE, ROWS, Aside, Summary, System, failed
 from jaxscore.systems.score.against import (
     PER_TOKEN,
@@ -50,6 +60,7 @@ from jaxscore.text.spans import Span
 from jaxscore.text.whole_words import lacks_spaces
 from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
 from jaxscore.types.results import ScoredRequest
+from jaxscore.types.token_texts import joined_text
 
 EMPTY = "its continuation has no token of its own; is it empty?"
 UNCONDITIONED = (
@@ -105,6 +116,7 @@ class Settings(
     MeasureSettings,
     AgainstSettings,
     RowSettings,
+    SliceSettings,
 ):
     """Settings of `score`; see also its bases."""
 
@@ -132,6 +144,11 @@ class Settings(
             for shot in self.fewshot
         ]
         object.__setattr__(self, "fewshot", tuple(shots))
+
+    def record(self) -> dict[str, Any]:
+        """See `Settings.record`; intervals are those of slices alone."""
+        values = super().record()
+        return values if self.by else {k: v for k, v in values.items() if k != "n_bootstrap"}
 
     def complete(self, item: Item | None, others: Mapping[str, Any]) -> Item | None:
         """See `Settings.complete`."""
@@ -220,22 +237,39 @@ class ScoreFields(TypedDict, total=False):
 
     id: str | int
     token_ids: PerToken[np.int32]
-    tokens: Annotated[PerToken[str], Paired(lambda record: "".join(record["tokens"]))]
+    tokens: Annotated[
+        PerToken[str], Paired(lambda record: joined_text(record["tokens"]).removeprefix(" "))
+    ]
     logprob: PerToken[np.float32]
     entropy: PerToken[np.float32]
     self_certainty: PerToken[np.float32]
     greedy: PerToken[bool]
-    sum_logprob: Annotated[float, Metric("log-probability of a text, nats")]
+    sum_logprob: Annotated[
+        float,
+        Metric("log-probability of a text, nats"),
+        Mean("Log-probability of a text, nats", in_table=False),
+    ]
     mean_logprob: Annotated[
         float,
         Metric("mean log-probability of a text, nats per token"),
         Result("mean log-probability per token"),
+        Mean("Mean log-probability, nats per token", "n_scored"),
+        Mean("Perplexity", "n_scored", "perplexity", change=perplexity),
+        Mean("Mean log-probability, mean over texts", name="text_mean_logprob", in_table=False),
     ]
     perplexity: float
-    mean_entropy: Annotated[float, Metric("mean entropy, nats per token")]
-    mean_self_certainty: Annotated[float, Metric("mean self-certainty, nats per token")]
-    n_tokens: int
-    n_scored: int
+    mean_entropy: Annotated[
+        float,
+        Metric("mean entropy, nats per token"),
+        Mean("Entropy, nats per token", "n_scored"),
+    ]
+    mean_self_certainty: Annotated[
+        float,
+        Metric("mean self-certainty, nats per token"),
+        Mean("Self-certainty, nats per token", "n_scored", in_table=False),
+    ]
+    n_tokens: Annotated[int, Total()]
+    n_scored: Annotated[int, Total("tokens")]
     n_windows: int
     truncated: int
     scored_messages: list[dict[str, Any]]
@@ -416,7 +450,7 @@ class Score(System):
                 bounds = None if talk is None else talk.bounds
                 added = measured.of(result, bounds, starts_text=starts_text)
                 if talk is not None:
-                    talk.note(lm)
+                    settings.note_conversation(lm, talk)
                     added |= talk.fields(result)
                 if settings.reads_windows:
                     added["n_windows"] = result.n_windows

@@ -16,7 +16,7 @@ import numpy as np
 from jaxscore.analysis import text_measures
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import MASS, TokenClasses
-from jaxscore.shell.fields import Metric, PerToken, per_token_fields
+from jaxscore.shell.fields import Mean, Metric, PerToken, per_token_fields
 from jaxscore.shell.flags import MAYBE, ONE, flag
 from jaxscore.shell.settings import Settings
 from jaxscore.text import token_classes
@@ -36,9 +36,9 @@ class MeasureFields(TypedDict, total=False):
     top_id: PerToken[list[int]]
     top_logprob: PerToken[list[float]]
     top_token: PerToken[list[str]]
-    min_k: Annotated[float, Metric("Min-K%, nats")]
-    min_k_pp: Annotated[float, Metric("Min-K%++")]
-    fast_detect: Annotated[float, Metric("Fast-DetectGPT")]
+    min_k: Annotated[float, Metric("Min-K%, nats"), Mean("Min-K%, nats")]
+    min_k_pp: Annotated[float, Metric("Min-K%++"), Mean("Min-K%++")]
+    fast_detect: Annotated[float, Metric("Fast-DetectGPT"), Mean("Fast-DetectGPT")]
     words: list[str]
     word_surprisal: list[float | None]
     word_logprob_corrected: list[float | None]
@@ -77,8 +77,8 @@ class Measure(NamedTuple):
 
 
 def _values(scored: ScoredRequest, name: str) -> np.ndarray:
-    """A measure of the LM head, float32 [n]; empty for a text without tokens."""
-    return scored.measures.get(name, np.zeros(0, np.float32))
+    """Return a measure of the LM head, float32 [n]; NaN if no window scores the text."""
+    return scored.measures.get(name, np.full(scored.n_tokens, np.nan, np.float32))
 
 
 def _ranks(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
@@ -93,8 +93,8 @@ def _ranks(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]
 def _top(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
     """The most probable tokens in place of each token; null if it has no probability."""
     top, known = scored.top, scored.scored
-    if top is None:  # no tokens at all
-        return {"top_id": [], "top_logprob": [], "top_token": []}
+    if top is None:  # no window scores the text
+        return dict.fromkeys(MEASURES["top_k"].fields, [None] * scored.n_tokens)
     ids: Any = top.id
     names: list[Any] = top.token
     if not known.all():

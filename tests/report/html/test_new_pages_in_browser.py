@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxscore import DivergenceScorer, evaluate
+from jaxscore import DivergenceScorer, compare, evaluate
 from jaxscore.report.html.frame import visible
 from tests.hostile.inputs import TEXTS
 from tests.report.html.test_decision_pages import compared, sampled
@@ -29,6 +29,10 @@ def hostile(tmp_path_factory, scorers):
         "perplexity": evaluate("perplexity", scorer, [{"text": word} for word in WORDS]),
         "divergence": divergence,
         "compare": compared(tmp_path_factory.mktemp("runs"), 12, text=WORDS[0]),
+        "compare --bytes": compare(
+            *(evaluate("score", each, texts) for each in (scorer, scorers("tiny-llama3"))),
+            bytes=True,
+        ),
         "self-certainty": evaluate("self-certainty", scorer, items, gold="gold", n_bootstrap=50),
         "select": evaluate("select", None, chosen, gold="gold", best_n=64),
         "vote": evaluate("vote", None, chosen, gold="gold"),
@@ -38,7 +42,11 @@ def hostile(tmp_path_factory, scorers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["choose", "perplexity", "divergence", "compare", "self-certainty", "select", "vote"]
+    "name",
+    [
+        *("choose", "perplexity", "divergence", "compare", "compare --bytes", "self-certainty"),
+        *("select", "vote"),
+    ],
 )
 def test_a_page_loads_itself_alone_and_opens_every_item(opened, hostile, name):
     page, requests, complaints = opened(hostile[name])

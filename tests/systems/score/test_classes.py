@@ -109,6 +109,16 @@ def test_windows_and_truncation_leave_masses_and_corrections(scorers, settings):
         assert got == whole
 
 
+def test_text_that_no_window_scores_has_nulls(scorers):
+    options = {"classes": {"x": [1]}, "measures": ["rank", "top_k"], "score_from": "half"}
+    texts = ["A b", " The cat sat on the mat." * 12]
+    short, long = evaluate("score", scorers("tiny-llama3"), texts, max_length=16, **options).items
+    nulls = [None] * short["n_tokens"]
+    assert short["mass_x"] == short["rank"] == short["top_id"] == short["top_token"] == nulls
+    assert short["mean_mass_x"] is None
+    assert long["mean_mass_x"] < 0
+
+
 def test_masses_after_another_context_are_left_out(scorers):
     options = {"classes": {"eos": "eos"}, "boundary": "separate"}
     records = evaluate("score", scorers("tiny-llama3"), ITEMS, against="A dog", **options).items

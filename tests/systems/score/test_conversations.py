@@ -319,9 +319,13 @@ def test_tables_shards_and_a_second_run(tmp_path, monkeypatch, capsys):
     assert main(["merge", "shards/", "--output", "merged.jsonl"]) == 0
     whole = (tmp_path / "all.out.jsonl").read_bytes()
     assert (tmp_path / "merged.jsonl").read_bytes() == whole
-    assert main([*run, "data", "--output", "tables/", "--score-roles", "assistant"]) == 0
-    page = (tmp_path / "all.out.jsonl.report.html").read_text("utf-8")
-    assert "by the sea" not in page.split("<script")[0]  # texts are packed
+    sentence = "Of a conversation the contents of all messages of the assistant are scored"
+    for name in ("all.out.jsonl", "merged.jsonl"):
+        assert sentence in (tmp_path / f"{name}.report.md").read_text("utf-8")
+        settings = json.loads((tmp_path / f"{name}.report.json").read_text("utf-8"))["settings"]
+        assert settings["score_roles"] == "assistant"
+        assert len(settings["chat_template_sha256"]) == 64
+    assert main(["compare", "all.out.jsonl", "merged.jsonl", "--output", "same.json"]) == 0
     (tmp_path / "all.out.jsonl").unlink()
     capsys.readouterr()
     assert (
