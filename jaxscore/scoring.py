@@ -76,6 +76,11 @@ class Scoring:
         declared = self._declared
         if "audit_boundary" in inspect.signature(declared.settings).parameters:
             self._settings.setdefault("audit_boundary", False)  # tables cannot hold its result
+        if self._chosen().row_columns():
+            raise InputError(
+                "rows: a table has a row per item; give the texts to jaxscore.evaluate, whose "
+                "report has the rows (to_frame)"
+            )
         self._results = {
             name: type_name
             for name, type_name in table_columns(declared, self._chosen()).items()

@@ -7,6 +7,7 @@ that distribution. float32 can represent deviations whose square, the varentropy
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,8 @@ def perplexity(mean_logprob: float | None) -> float | None:
         return math.inf
 
 
-def bits(nats: float) -> float:
-    """Convert nats to bits."""
+def bits(nats: Any) -> Any:
+    """Convert nats to bits, of a number or an array."""
     return nats / math.log(2)
 
 

@@ -185,7 +185,12 @@ def values(command: Command, words: Sequence[str], config: Any = None) -> argpar
             setattr(args, option.dest, option.argument(assigned[option.dest]))
         except (InputError, ValueError) as problem:
             raise InputError(f"{line}argument {option.title}: {problem}") from None
-    if missing := [o.title for o in command.options if o.is_required and o.dest not in assigned]:
+    for option in command.options:
+        if option.unless in assigned and option.dest in assigned:
+            replaced_by = f"--{option.unless}"
+            raise InputError(f"argument {option.title}: not allowed with argument {replaced_by}")
+    needed = [o for o in command.options if o.is_required and o.unless not in assigned]
+    if missing := [option.title for option in needed if option.dest not in assigned]:
         raise InputError(f"the following arguments are required: {', '.join(missing)}")
     return args
 

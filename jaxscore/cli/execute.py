@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,13 +22,20 @@ from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.json_output import write_array
-from jaxscore.io.manifest import OUTPUTS, output_facts, publish_manifest, remove_manifest
+from jaxscore.io.manifest import (
+    OUTPUTS,
+    output_facts,
+    publish_manifest,
+    records_path,
+    remove_manifest,
+)
 from jaxscore.io.records import METADATA, NOTHING, record_writer
+from jaxscore.io.row_tables import row_writer
 from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
 from jaxscore.report.counts import counted
 from jaxscore.shell.audits import Facts
-from jaxscore.shell.evaluate import run_system
+from jaxscore.shell.evaluate import OnRows, run_system
 from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.records import Records
@@ -128,7 +135,10 @@ def run(system: System, args: argparse.Namespace) -> int:
     settings = items.settings
     output = _output(system, args, items, settings)
     reports = report_files(system, args, output, *setup.inputs)
-    files = [output, *reports.paths]
+    has_rows = bool(settings.row_columns())
+    kept = records_path(output, has_rows=has_rows)
+    outputs.check_outputs([output, *[kept] * has_rows, *reports.paths], *setup.inputs)
+    files = [output, *[kept] * has_rows, *reports.paths]
     model_name = _model_name(system, args, items)
     continuing.check_replaced(system, args, output, model_name)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
@@ -137,8 +147,13 @@ def run(system: System, args: argparse.Namespace) -> int:
     def metadata() -> dict[str, str]:
         return table_metadata(setup.made())
 
-    is_direct = takes_lines(system, output) and not getattr(settings, "audit_noise", 0)
-    with atomic(output) as file, scratch(output) as records, reports.opened() as write_reports:
+    is_direct = takes_lines(system, kept) and not getattr(settings, "audit_noise", 0)
+    with (
+        rows_opened(output, settings, items.shared_columns, metadata) as on_rows,
+        atomic(kept) as file,
+        scratch(kept) as records,
+        reports.opened() as write_reports,
+    ):
         lm = None if earlier.is_complete else setup.load(*files, model=model_name)
         if setup.scorer is not None:
             earlier.check_model(items, settings, setup.scorer)
@@ -155,6 +170,7 @@ def run(system: System, args: argparse.Namespace) -> int:
                     **outputs.about_input(args, files_read),
                     **setup.about,
                 },
+                on_rows=on_rows,
             )
         except NothingUsable as problem:
             raise NothingUsable(f"{args.input}: {problem}") from None
@@ -164,7 +180,7 @@ def run(system: System, args: argparse.Namespace) -> int:
         if not is_direct:
             columns = columns_of(system, settings, has_text_ids=bool(args.shard_run.prefix))
             replaced = {field: name for field, name in renamed.items() if field != name}
-            write_records(file, output, report, columns, args.input, metadata, replaced)
+            write_records(file, kept, report, columns, args.input, metadata, replaced)
         write_reports(report)
         _ = (
             report.found,
@@ -253,6 +269,26 @@ def scratch(output: Path) -> Iterator[Records]:
         tempfile.TemporaryFile(dir=folder) as extras,
     ):
         yield Records(file, extras)
+
+
+@contextlib.contextmanager
+def rows_opened(
+    output: Path, settings: Any, shared: Callable[[], Mapping[str, str]], metadata: Any = dict
+) -> Iterator[OnRows | None]:
+    """Open an output that is a table of rows, and a function that writes them; None for another.
+
+    Args:
+        shared: computes column -> type of what the rows of an item share; JSONL needs none.
+        metadata: see `row_writer`.
+    """
+    columns = settings.row_columns()
+    if not columns:
+        yield None
+        return
+    if form_of(output) in TABLE_FORMS:
+        columns = {**shared(), **columns, "error": "string"}
+    with atomic(output) as file, row_writer(output, file, columns, metadata) as write:
+        yield write
 
 
 def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str, str]:
@@ -353,9 +389,12 @@ def write_manifest(
 
 def facts_of_files(output: Path, report: Report, reports: Sequence[Path]) -> dict[str, Any]:
     """Return the fields of a manifest about an output and the JSON file of its report."""
+    kept = records_path(output, has_rows=bool(report.chosen.row_columns()))
     facts = {path.name: output_facts(path) for path in reports if path.suffix == ".json"}
+    if kept != output:
+        facts[output.name] = output_facts(output)
     n_records = None if output in reports else len(report.records)
-    return {output.name: output_facts(output, n_records), **facts}
+    return {kept.name: output_facts(kept, n_records), **facts}
 
 
 def _finish_empty(system: System, args: argparse.Namespace, setup: Setup) -> int:
@@ -363,16 +402,22 @@ def _finish_empty(system: System, args: argparse.Namespace, setup: Setup) -> int
     settings, files_read = setup.settings, setup.files_read
     files_read.check_unchanged()
     remove_manifest(args.output)
-    with atomic(args.output) as file, scratch(args.output) as records:
+    kept = records_path(args.output, has_rows=bool(settings.row_columns()))
+    no_columns = {"id": "string"}.copy
+    with (
+        rows_opened(args.output, settings, no_columns),
+        atomic(kept) as file,
+        scratch(kept) as records,
+    ):
         report = Report(system, settings, records, Facts(), {})
         columns = columns_of(system, settings, has_text_ids=True)
-        write_records(file, args.output, report, columns, args.input)
+        write_records(file, kept, report, columns, args.input)
         reports = outputs.report_paths(args.output)
         outputs.remove([*reports, reports[0].with_suffix(".html")])  # of an earlier input
     facts = {outputs.IS_EMPTY: True, **setup.facts(), **input_facts(args, files_read), "failed": 0}
     facts |= {FACTS: Facts().to_json(), ABOUT: {}}
     if processes.is_first():
-        facts[OUTPUTS] = {args.output.name: output_facts(args.output, 0)}
+        facts[OUTPUTS] = facts_of_files(args.output, report, [])
     publish_manifest(args.output, vars(args), facts)
     messages.remark(args, f"{args.input}: there is no item in it; its output has no records")
     return 0

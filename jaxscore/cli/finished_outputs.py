@@ -2,17 +2,24 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from jaxscore.cli.made import MADE
 from jaxscore.errors import InputError
 from jaxscore.io import remote
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.manifest import changed_output, file_identity, output_difference
-from jaxscore.io.records import TOGETHER
-from jaxscore.io.tables import open_batches
+from jaxscore.io.manifest import (
+    changed_output,
+    file_identity,
+    output_difference,
+    recorded_in,
+)
+from jaxscore.io.records import TOGETHER, parquet_module
+from jaxscore.io.streams import form_of, open_binary
+from jaxscore.io.tables import DELIMITERS, open_batches
 
 
 class Finished(NamedTuple):
@@ -22,22 +29,31 @@ class Finished(NamedTuple):
     output: Path
     manifest: Mapping[str, Any]
 
+    @property
+    def records(self) -> Path:
+        """The file with its records: the output, or one next to a table of rows."""
+        return recorded_in(self.output, self.manifest)
+
 
 @contextlib.contextmanager
-def verified(shard: Finished) -> Iterator[Path]:
+def verified(shard: Finished, file: Path | None = None) -> Iterator[Path]:
     """Open a local copy of a shard's output, or the local output itself.
 
+    Args:
+        file: the output, or another file that the manifest describes; None for the records.
+
     Raises:
-        InputError: it is not the output that its manifest describes.
+        InputError: it is not the file that the manifest describes.
     """
-    with remote.fetched(shard.output) as path:
-        why = output_difference(shard.output, shard.manifest, copy=path)
+    file = file or shard.records
+    with remote.fetched(file) as path:
+        why = output_difference(file, shard.manifest, copy=path)
         if why is not None:
-            raise changed_output(shard.output, why)
+            raise changed_output(file, why)
         before = file_identity(path)
         yield path
         if file_identity(path) != before:
-            raise changed_output(shard.output, "it changed while it was read")
+            raise changed_output(file, "it changed while it was read")
 
 
 def parse_line(line: bytes, where: str) -> dict[str, Any]:
@@ -109,6 +125,66 @@ def are_made_alike(shards: Sequence[Finished]) -> bool:
         (descriptions, (versions or {}).get("jaxscore")) for descriptions, versions in facts
     ]
     return all(description == descriptions[0] for description in descriptions)
+
+
+def merge_rows(file: TextIO, shards: Sequence[Finished]) -> None:
+    """Write the rows of all shards, in their order, as one table.
+
+    Raises:
+        InputError: a shard has other columns than the first one, or is not as its manifest
+            describes it.
+    """
+    form = form_of(shards[0].output)
+    if form == ".parquet":
+        _merge_parquet_rows(file, shards)
+        return
+    expected = b""
+    for shard in shards:
+        with verified(shard, shard.output) as path, open_binary(path) as rows:
+            if form in DELIMITERS:
+                header = rows.readline()
+                while header.count(b'"') % 2:  # a name with a newline
+                    header += rows.readline()
+                if expected and header != expected:
+                    raise other_columns(shard, _names(header), shards[0], _names(expected))
+                if not expected:
+                    file.buffer.write(header)
+                expected = header
+            shutil.copyfileobj(rows, file.buffer)
+
+
+def _names(header: bytes) -> str:
+    return header.decode().strip()
+
+
+def _merge_parquet_rows(file: TextIO, shards: Sequence[Finished]) -> None:
+    """Write the rows of tables; whole numbers and missing values of one fit numbers of another."""
+    pyarrow, parquet = parquet_module()
+    schemas = []
+    for shard in shards:
+        with verified(shard, shard.output) as path, open_batches(path) as (schema, _):
+            schemas.append(schema)
+            if schema.names != schemas[0].names:
+                others, expected = _difference(schema, schemas[0])
+                raise other_columns(shard, others, shards[0], expected)
+    try:
+        joint = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    except pyarrow.ArrowTypeError:
+        shard, schema = next(
+            pair for pair in zip(shards, schemas, strict=True) if not pair[1].equals(schemas[0])
+        )
+        others, expected = _difference(schema, schemas[0])
+        raise other_columns(shard, others, shards[0], expected) from None
+    joint = joint.with_metadata(schemas[0].metadata if are_made_alike(shards) else None)
+    with parquet.ParquetWriter(file.buffer, joint) as writer:
+        for shard in shards:
+            with (
+                verified(shard, shard.output) as path,
+                path.open("rb") as rows,
+                parquet.ParquetFile(rows) as table,
+            ):
+                for number in range(table.num_row_groups):
+                    writer.write_table(table.read_row_group(number).cast(joint))
 
 
 def _difference(schema: Any, first: Any) -> tuple[str, str]:

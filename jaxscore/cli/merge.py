@@ -5,6 +5,7 @@ jaxscore report OUT                     the report and the page of a finished ou
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 from collections import Counter
@@ -17,6 +18,7 @@ from jaxscore.cli.app import Command
 from jaxscore.cli.finished_outputs import (
     Finished,
     are_made_alike,
+    merge_rows,
     opened_table,
     other_columns,
     parse_line,
@@ -43,6 +45,7 @@ from jaxscore.io.manifest import (
     UNVERIFIED,
     manifest_path,
     read_manifest,
+    records_path,
     remove_manifest,
 )
 from jaxscore.io.records import JSON, METADATA, make_column, parse_cell
@@ -118,7 +121,14 @@ def run(args: argparse.Namespace) -> int:
     reports = _report_files(args, listed, system)
     check_forms(shards, args.output)
     header: list[str] = []
-    with atomic(args.output) as file, execute.scratch(args.output) as records:
+    has_rows = bool(settings.row_columns())
+    kept = records_path(args.output, has_rows=has_rows)
+    outputs.check_outputs([args.output, *[kept] * has_rows, *reports.paths])
+    with (
+        atomic(args.output) if has_rows else contextlib.nullcontext() as rows_file,
+        atomic(kept) as file,
+        execute.scratch(kept) as records,
+    ):
         for shard in shards:
             with verified(shard) as path:
                 if form_of(path) in DELIMITERS:
@@ -129,14 +139,16 @@ def run(args: argparse.Namespace) -> int:
         for shard in empty:
             with verified(shard):
                 pass
+        if rows_file is not None:
+            merge_rows(rows_file, shards)
         report = report_of([*shards, *empty], system, settings, records)
         with reports.opened() as write_reports:
             try:
-                if form_of(args.output) == ".parquet":
+                if form_of(kept) == ".parquet":
                     _write_table(file.buffer, shards, report)
                 else:
                     columns = execute.columns_of(system, settings, has_text_ids=True)
-                    execute.write_records(file, args.output, report, columns, None, header=header)
+                    execute.write_records(file, kept, report, columns, None, header=header)
                 write_reports(report)
                 _ = report.found, report.findings, report.decisions, report.slices
             except UNREADABLE as problem:
@@ -157,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
     flags = {**first["flags"], "input": args.folder, "output": args.output}
     flags |= {"by": list(settings.by or ())} if isinstance(settings, SliceSettings) else {}
     flags["command"] = system.name
-    files = [args.output, *reports.paths]
+    files = [args.output, *[kept] * has_rows, *reports.paths]
     files.append(execute.write_manifest(flags, args.output, report, facts, reports.paths))
     n_files = len(shards) + len(empty)
     code = messages.close(args, report, files, of_files=f" of {counted(n_files, 'files')}")
@@ -387,7 +399,7 @@ def unreadable(
     remedy = "score the input of that output again with --force"
     n_good, wrong = 0, None
     for shard in shards:
-        for number, record in enumerate(read_records(shard.output, system, settings), start=1):
+        for number, record in enumerate(read_records(shard.records, system, settings), start=1):
             with execute.scratch(Path(shard.output)) as alone:
                 alone.append(record)
                 one = Report(system, settings, alone, report.facts, report.about)
@@ -395,7 +407,7 @@ def unreadable(
                     _ = one.found, one.document
                     n_good += 1
                 except UNREADABLE as of_record:
-                    wrong = wrong or (shard.output, number, of_record)
+                    wrong = wrong or (shard.records, number, of_record)
             if n_good and wrong is not None:
                 output, number, why = wrong
                 return InputError(

@@ -17,7 +17,13 @@ from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import Folder, check_inside, check_name
-from jaxscore.io.manifest import MANIFEST, manifest_path, output_difference, read_manifest
+from jaxscore.io.manifest import (
+    MANIFEST,
+    manifest_path,
+    output_difference,
+    read_manifest,
+    recorded_in,
+)
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 from jaxscore.io.typed_json import read_bytes, read_typed
@@ -344,7 +350,8 @@ def changed_outputs(pairs: Sequence[tuple[Shard, Mapping[str, Any] | None]]) -> 
         shard, manifest = pair
         if shard.output is None or manifest is None:
             return None
-        return output_difference(shard.output, manifest)
+        records = recorded_in(shard.output, manifest)
+        return output_difference(records, manifest) or output_difference(shard.output, manifest)
 
     with ThreadPoolExecutor(MOST_REQUESTS) as pool:
         return list(pool.map(change, pairs))

@@ -17,10 +17,11 @@ from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import ADDRESS, mask_address
 from jaxscore.io.remote import displayed
-from jaxscore.io.streams import is_stream
+from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.io.typed_json import read_typed
 
 MANIFEST = ".run.json"  # ending of a manifest's name
+RECORDS = ".records.jsonl"  # ending of the name of the records next to a table of rows
 OUTPUTS = "outputs"  # field of a manifest: name of a file -> its facts, see `output_facts`
 REMEDY = "restore the manifest, or delete it and score the input again"
 UNVERIFIED = (
@@ -155,6 +156,19 @@ class Manifest(TypedDict, total=False):
 def manifest_path(output: Path) -> Path:
     """Return the path of an output's manifest."""
     return output.parent / f"{output.name}{MANIFEST}"
+
+
+def records_path(output: Path, *, has_rows: bool) -> Path:
+    """Return the path of an output's records: the output, or a file next to a table of rows."""
+    if not has_rows:
+        return output
+    return NOWHERE if is_stream(output) else output.parent / f"{output.name}{RECORDS}"
+
+
+def recorded_in(output: Path, manifest: Mapping[str, Any]) -> Path:
+    """Return the path of the records of a finished output, see `records_path`."""
+    kept = records_path(output, has_rows=True)
+    return kept if kept.name in manifest.get(OUTPUTS, {}) else output
 
 
 def read_manifest(output: Path) -> dict[str, Any] | None:

@@ -307,6 +307,23 @@ def parse_cell(text: str, type_name: str) -> Any:
         return text
 
 
+def parquet_module() -> tuple[Any, Any]:
+    """Import pyarrow and its Parquet module.
+
+    Raises:
+        InputError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(
+            "a .parquet file is written with pyarrow, which is not installed; "
+            "pip install pyarrow, or give an --output that ends in .jsonl"
+        ) from None
+    return pyarrow, parquet
+
+
 @contextlib.contextmanager
 def parquet_writer(
     file: BinaryIO,
@@ -344,14 +361,7 @@ def parquet_writer(
         ...     write({"id": "a", "sum_logprob": -1.5})
     """
     # Over 60 lines: two forms of a table share the buffer of rows and the open file.
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError(
-            "a .parquet file is written with pyarrow, which is not installed; "
-            "pip install pyarrow, or give an --output that ends in .jsonl"
-        ) from None
+    pyarrow, parquet = parquet_module()
     if rows is None:
         flat = {name: type_ for name, type_ in columns.items() if not is_nested(type_)}
         columns = {**_id_column(columns), **flat, "error": "string", "extra": "string"}

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from jaxscore.errors import UNPRINTABLE, one_line
+from jaxscore.report import terminal
 from jaxscore.report.document import Card, Document, Items, Rows, Section
 
 LONGEST = 400  # characters of a user's text
@@ -169,12 +170,12 @@ LEFT = slice(0)  # for `aligned`: all columns are aligned left
 def aligned(rows: Sequence[Sequence[str]], right: slice = slice(1, None)) -> str:
     """Pad the cells of each column to one width, aligned left, or right if in `right`."""
     cells = [list(map(one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right_columns = range(len(widths))[right]
+    columns = terminal.widths(cells)
+    right_columns = range(len(columns))[right]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if k in right_columns else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+            terminal.padded(cell, width, to_right=k in right_columns)
+            for k, (cell, width) in enumerate(zip(row, columns, strict=True))
         ).rstrip()
         for row in cells
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
+from jaxscore.io.row_tables import rows_of
 from jaxscore.lm import require
 from jaxscore.shell.audits import (
     NO_SHARING,
@@ -18,10 +19,11 @@ from jaxscore.shell.audits import (
 from jaxscore.shell.items import Items, scored, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
-from jaxscore.shell.system import PAGE, System
+from jaxscore.shell.system import PAGE, ROWS, System
 
 MOST_PLACES = 1000  # of failed items, for messages
 OnItem = Callable[[Mapping[str, Any]], None]
+OnRows = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
 
 
 def run_system(
@@ -33,6 +35,7 @@ def run_system(
     *,
     about: Mapping[str, Any] | None = None,
     on_item: OnItem | None = None,
+    on_rows: OnRows | None = None,
 ) -> Report:
     """Score items, and audit the run.
 
@@ -42,6 +45,8 @@ def run_system(
         records: empty; gets the records.
         about: entries to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
+        on_rows: takes the rows of each record, see `io.row_tables.row_writer`; without it they
+            stay in the record.
 
     Raises:
         InputError: the model lacks a capability, or the system needs none.
@@ -57,6 +62,7 @@ def run_system(
     places: dict[str, str] = {}
     for entry, record in scored(system, watched, items, settings):
         page = record.pop(PAGE, None)
+        add_rows(record, items.shared(entry), on_rows)
         if "error" in record and len(places) < MOST_PLACES:
             places[system.name_of(record)] = entry.name
         records.append(record, page)
@@ -76,6 +82,30 @@ def run_system(
     made = provenance.of_run({**noted, **(about or {})})
     records = marked(system, settings, records, facts.noise)
     return Report(system, settings, records, facts, made, vocabulary, places)
+
+
+def add_rows(
+    record: dict[str, Any], shared: Mapping[str, Any], on_rows: OnRows | None = None
+) -> None:
+    """Write the rows of a record and count them in it, or add them to it.
+
+    Args:
+        shared: the fields that all of its rows have.
+        on_rows: takes them; also the reason of a failed record, as a row.
+    """
+    parts = record.pop(ROWS, None)
+    if on_rows is None:
+        if parts is not None:
+            record["rows"] = [row for columns in parts for row in rows_of({}, columns)]
+            record["n_rows"] = len(record["rows"])
+        return
+    if "error" in record:
+        on_rows({**shared, "error": record["error"]}, {})
+    if parts is not None:
+        record["n_rows"] = 0
+        for columns in parts:
+            on_rows(shared, columns)
+            record["n_rows"] += len(next(iter(columns.values())))
 
 
 def evaluate(

@@ -127,6 +127,8 @@ class Flag:
         is_positional: it may be given by its position.
         takes_address: addresses of stores and standard input are allowed.
         excludes: key of flags of which only one may be given.
+        unless: the flag (its `dest`) that replaces it: it has to be given only without that one,
+            and never with it.
         load: computes the field's value from the flag's, such as the text of a file.
         also: further flags that set the field.
     """
@@ -147,6 +149,7 @@ class Flag:
     is_positional: bool = False
     takes_address: bool = False
     excludes: str | None = None
+    unless: str | None = None
     load: Callable[[Any], Any] | None = None
     also: "tuple[Flag, ...]" = ()
 

@@ -129,6 +129,21 @@ class Items(Sequence[Any]):
                 continue
             yield entry if item is entry.item else dataclasses.replace(entry, item=item)
 
+    def shared_columns(self) -> dict[str, str]:
+        """Return name -> Arrow type of what `shared` returns for all objects."""
+        columns: dict[str, str] = {}
+        for entry in self.entries():
+            for name, value in self.shared(entry).items():
+                kinds = columns.get(name, "null"), _column_type(value)
+                columns[name] = _JOINT_TYPES.get(frozenset(kinds), "json")
+        return columns
+
+    def shared(self, entry: Entry) -> dict[str, Any]:
+        """Return what all rows of an object have: its id, and fields that no setting reads."""
+        read = self._settings.further_fields
+        others = {name: value for name, value in entry.extra.items() if name not in read}
+        return {"id": entry.id, **others}
+
     def require_usable(self, *, all_of_them: bool = False) -> None:
         """Refuse an input without a usable item.
 
@@ -216,6 +231,22 @@ class Items(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         raise TypeError("items are read in order")
+
+
+_JOINT_TYPES = {
+    frozenset({"null", name}): name for name in ("null", "bool_", "int64", "float64", "string")
+} | {frozenset({name}): name for name in ("bool_", "int64", "float64", "string")}
+_JOINT_TYPES[frozenset({"int64", "float64"})] = "float64"
+
+
+def _column_type(value: Any) -> str:
+    """Return Arrow's name of a JSON value's type; objects and lists are JSON text."""
+    if isinstance(value, bool):
+        return "bool_"
+    if isinstance(value, int):
+        return "int64" if -(2**63) <= value < 2**63 else "json"
+    kinds = {type(None): "null", float: "float64", str: "string"}
+    return kinds.get(type(value), "json")
 
 
 def read_file(
@@ -400,7 +431,8 @@ def result_fields(system: System, settings: Settings) -> frozenset[str]:
     """Return the names that an input object may not use, since the record has them."""
     if system.layout is not None and not system.layout.repeats:
         return frozenset()
-    return frozenset(settings.record_fields(system.record)) - {*item_fields(system)} | {"error"}
+    names = {*settings.record_fields(system.record), *settings.row_columns()}
+    return frozenset(names - {*item_fields(system)} | {"error"})
 
 
 def json_fields(fields: dict[str, Any], where: str) -> dict[str, Any]:

@@ -82,6 +82,13 @@ class Settings:
         """
         return item
 
+    def row_columns(self) -> dict[str, str]:
+        """Return column -> Arrow type if the output is a table of rows; otherwise empty.
+
+        Its records are then in another file, next to it.
+        """
+        return {}
+
     def adapted(self, item: Any) -> Self:
         """Return the settings with the defaults that an item of the input needs."""
         return self

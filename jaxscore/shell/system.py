@@ -34,6 +34,7 @@ Record = dict[str, Any]
 T = typing.TypeVar("T")
 SHOWN = 60  # characters of an id in a message
 PAGE = "_page"  # field of a record that the page displays, and that no file has
+ROWS = "_rows"  # field of a record with its rows, some at a time: column -> values
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class System:
         """Yield one record per item, in order, without its id and the item's other fields.
 
         `items` may be iterated several times, and is read anew each time. A record may have
-        `PAGE`. An item that cannot be scored has a record with `error`.
+        `PAGE`, and `ROWS` if the settings have `row_columns`. An item that cannot be scored has a
+        record with `error`.
         """
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ word of a text. Bytes avoid both problems: the joined bytes of a text's tokens a
 
 import codecs
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.text.bounded_tokenizer import decode_ids, panics_as_errors
@@ -196,20 +196,23 @@ class Word(NamedTuple):
         tokens: the indices of the tokens with its characters, in order. They may include leading
             whitespace.
         blanks: the indices of preceding tokens that contain only whitespace, such as newlines.
+        start: the number of characters of all tokens before the text.
     """
 
     text: str
     tokens: tuple[int, ...]
     blanks: tuple[int, ...]
+    start: int
 
 
-def split_words(ids: Sequence[int], token_bytes: TokenBytes) -> list[Word]:
+def split_words(ids: Iterable[int], token_bytes: TokenBytes) -> Iterator[Word]:
     """Split consecutive tokens into words at whitespace.
 
     A special token ends a word. Special tokens and whitespace after the last word belong to no
     word.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    n_characters = 0
     out: list[Word] = []
     blanks: list[int] = []  # whitespace tokens before the next word
     pending: list[int] = []  # tokens of an incomplete character
@@ -218,17 +221,22 @@ def split_words(ids: Sequence[int], token_bytes: TokenBytes) -> list[Word]:
     def add(text: str, tokens: list[int]) -> None:
         if is_open and not text[0].isspace():
             last = out.pop()
-            out.append(Word(last.text + text, (*last.tokens, *tokens), last.blanks))
+            joined = last.text + text
+            out.append(last._replace(text=joined, tokens=(*last.tokens, *tokens)))
         else:
-            out.append(Word(text, tuple(tokens), tuple(blanks)))
+            start = n_characters + len(text) - len(text.lstrip())
+            out.append(Word(text, tuple(tokens), tuple(blanks), start))
 
-    def flush() -> None:
+    def flush() -> int:
         if (text := decoder.decode(b"", True)) and pending:  # an incomplete character
             add(text, pending)
+        return len(text)
 
     for index, id in enumerate(ids):
+        if len(out) > 1:
+            yield _stripped(out.pop(0))
         if token_bytes.is_special(id):
-            flush()
+            n_characters += flush() + len(_text([token_bytes.raw(id)]))
             blanks, pending, is_open = [], [], False
             continue
         text = decoder.decode(token_bytes.raw(id))
@@ -242,5 +250,10 @@ def split_words(ids: Sequence[int], token_bytes: TokenBytes) -> list[Word]:
             blanks, pending, is_open = [*blanks, *pending], [index], False
         else:
             blanks, pending, is_open = [*blanks, *pending, index], [], False
+        n_characters += len(text)
     flush()
-    return [word._replace(text=word.text.strip()) for word in out]
+    yield from map(_stripped, out)
+
+
+def _stripped(word: Word) -> Word:
+    return word._replace(text=word.text.strip())

@@ -23,7 +23,9 @@ from jaxscore.io.manifest import (
     manifest_path,
     output_difference,
     read_manifest_file,
+    recorded_in,
 )
+from jaxscore.io.manifest import RECORDS as RECORDS_ENDING
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
 from jaxscore.shell.items import rows_of
@@ -39,12 +41,13 @@ SEARCHED = 1000  # records in which one that did not fail is looked for
 NOT_COMPARED = frozenset(
     "output output_dir output_file journal quiet distributed coordinator num_processes process_id "
     "join_timeout trust_remote_code cache_dir date config html no_html by numbers noise failed "
-    "input_path".split()
+    "input_path rows regions_field".split()
 )
 ENDINGS = (  # ends of a result's name, and of the file whose name its manifest has
     ("_results.json", "_results.csv"),
     ("_out.json", "_metrics.json"),
     (".json", ".md"),
+    (RECORDS_ENDING, ""),
 )
 
 
@@ -111,6 +114,7 @@ def open_run(path: Path) -> OpenRun:
     Raises:
         InputError: it cannot be read, or is not a result that can be compared.
     """
+    path = _records_of(path)
     if form_of(path) in DELIMITERS:
         raise InputError(
             f"{path}: found a table in text, whose numbers have no types; run the command again "
@@ -156,6 +160,13 @@ def open_run(path: Path) -> OpenRun:
     return OpenRun(
         path, reader, records, failures, _facts(system, manifest, settings), manifest is not None
     )
+
+
+def _records_of(path: Path) -> Path:
+    """Return the file with a run's records: next to a table of rows, otherwise the path itself."""
+    if not _is_file(manifest_path(path)):
+        return path
+    return recorded_in(path, read_manifest_file(manifest_path(path)) or {})
 
 
 def of_items(name: str, items: Iterable[Any], settings: Mapping[str, Any]) -> OpenRun:

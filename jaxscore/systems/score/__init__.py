@@ -25,13 +25,22 @@ from jaxscore.shell.conversations import (
     ConversationSettings,
     check_conversations,
 )
-from jaxscore.shell.fields import PAIRED, Mean, Metric, Paired, PerToken, Result, Total
+from jaxscore.shell.fields import (
+    PAIRED,
+    Mean,
+    Metric,
+    Paired,
+    PerToken,
+    Result,
+    Total,
+    is_per_token,
+)
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import SliceSettings, TextSettings, WindowSettings
-from jaxscore.shell.system import PAGE, Aside, Summary, System, failed
+from jaxscore.shell.system import PAGE, ROWS, Aside, Summary, System, failed
 from jaxscore.systems.score.against import (
     PER_TOKEN,
     AgainstFields,
@@ -46,6 +55,8 @@ from jaxscore.systems.score.measures import (
     MeasureSettings,
 )
 from jaxscore.systems.score.report import WorstRequests, report
+from jaxscore.systems.score.rows import RowFields, Rows, RowSettings, row_columns
+from jaxscore.text.spans import Span
 from jaxscore.text.whole_words import lacks_spaces
 from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
 from jaxscore.types.results import ScoredRequest
@@ -84,10 +95,16 @@ class Item(ConversationItem):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ItemWithFields(Item):
-    """An item of `--against-field`, with the other fields of its object."""
+class CompletedItem(Item):
+    """An item with what its object's other fields have for the settings.
+
+    Attributes:
+        others: those fields, of `--against-field`.
+        regions: spans of the continuation, of `--rows region`.
+    """
 
     others: Mapping[str, Any]
+    regions: Sequence[Span] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,6 +115,7 @@ class Settings(
     JointSettings,
     MeasureSettings,
     AgainstSettings,
+    RowSettings,
     SliceSettings,
 ):
     """Settings of `score`; see also its bases."""
@@ -135,9 +153,15 @@ class Settings(
     def complete(self, item: Item | None, others: Mapping[str, Any]) -> Item | None:
         """See `Settings.complete`."""
         item = super().complete(item, others)
-        if self.against_field is None or item is None:
+        if item is None or not (self.further_fields or self.rows):
             return item
-        return ItemWithFields(**vars(item), others=others)
+        self.check_messages(item.messages)
+        regions = self.regions(item.continuation, others)
+        return CompletedItem(**vars(item), others=others, regions=regions)
+
+    def row_columns(self) -> dict[str, str]:
+        """See `Settings.row_columns`."""
+        return {} if self.rows is None else row_columns(Record, self)
 
     def texts_of(self, item: Any) -> tuple[list[str], str]:
         """Return the item's context, the other context if there is one, and the continuation.
@@ -191,6 +215,11 @@ class Settings(
             InputError: naming the setting.
         """
         super().check_model(can)
+        if self.rows is not None and not can.is_local:
+            raise InputError(
+                "rows: an endpoint does not give the bytes of its tokens, from which their "
+                "characters follow; take a local model, or leave it out"
+            )
         if self.added_fields and not can.has_distribution:
             raise InputError(
                 f"{', '.join(sorted(self.added_fields))}: an endpoint does not give what they are "
@@ -246,8 +275,8 @@ class ScoreFields(TypedDict, total=False):
     scored_messages: list[dict[str, Any]]
 
 
-class Record(ScoreFields, MeasureFields, AgainstFields, total=False):
-    """One output line, with the requested fields of measures and of another context."""
+class Record(ScoreFields, MeasureFields, AgainstFields, RowFields, total=False):
+    """One output line, with the requested fields of measures, another context, and rows."""
 
 
 class Score(System):
@@ -294,6 +323,9 @@ class Score(System):
         ifd, ifd_ppl                ratio of mean surprisals; of perplexities
         long_ppl, n_long            perplexity of the tokens that need the context
         n_both                      tokens scored after both
+      --rows token|word|region|message makes OUT a table of these, with the item's
+        other columns, characters of the continuation and bits (surprisal); sums and
+        means of the items are in OUT.records.jsonl.
       With --api-base what a server does not return is null: token_ids, entropy,
       self_certainty and their means, and `greedy` of a server that lists nothing.
       Next to OUT are OUT.report.md and OUT.report.json, the numbers of all requests
@@ -349,10 +381,10 @@ class Score(System):
         if items.is_file or not items.n_all:
             items.require_usable(all_of_them=True)
         check_conversations(items, settings)
-        for field in settings.further_fields:
-            if not any(field in item.others for item in items):
-                for item in items:
-                    settings.texts_of(item)
+        field = getattr(settings, "against_field", None)
+        if field is not None and not any(field in item.others for item in items):
+            for item in items:
+                settings.texts_of(item)
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score each text; only a window of texts is in memory.
@@ -368,6 +400,10 @@ class Score(System):
         prompting = settings.prompting(lm, examples)
         settings.note(lm, prompting, (item.key for item in items) if examples else ())
         measured = MeasuredFields(settings, lm)
+        rows = None if settings.rows is None else Rows(settings, lm, measured)
+        has_arrays = rows is not None or not settings.summary_only
+        fields = settings.record_fields(Record)
+        names = [name for name, hint in fields.items() if is_per_token(hint)]
         unknown = () if lm.capabilities.has_distribution else UNKNOWN
         policy = settings.options()["boundary"]
         # With the conversation, the reason why it makes no request, and True if it starts a text
@@ -426,22 +462,37 @@ class Score(System):
                 if "error" in gains:
                     yield gains
                     continue
-                omitted = PER_TOKEN if settings.summary_only else ()
+                omitted = () if has_arrays else PER_TOKEN
                 added |= {name: value for name, value in gains.items() if name not in omitted}
-            record = record_of(
-                result, summary_only=settings.summary_only, unknown=unknown, added=added
-            )
+            record = record_of(result, summary_only=not has_arrays, unknown=unknown, added=added)
+            if rows is not None and not result.error:
+                arrays = {name: record.pop(name) for name in names if name in record}
+                spans = item.regions if isinstance(item, CompletedItem) else None
+                turns = [] if talk is None else talk.fields(result)["scored_messages"]
+                try:
+                    record[ROWS] = rows.of(
+                        item.continuation,
+                        spans,
+                        result,
+                        arrays,
+                        starts_text=starts_text,
+                        messages=turns,
+                    )
+                except InputError as problem:
+                    yield {"error": str(problem)}
+                    continue
             yield {**record, PAGE: {"context": context_end(context)}}
         # All others have had their results.
         yield from ({"error": error} for _, _, error, _ in waiting)
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Any) -> Summary:
         """The mean log-probability over all tokens."""
-        n_tokens, n_unconditioned, n_unspaced, total = 0, 0, 0, 0.0
+        n_tokens, n_unconditioned, n_unspaced, n_rows, total = 0, 0, 0, 0, 0.0
         gains = Gains() if settings.has_other else None
         masses = dict.fromkeys(settings.field_names, 0.0)
         is_half = settings.score_from == "half"  # tokens without a probability are left out
         for record in records:
+            n_rows += record.get("n_rows", 0)
             if record.get("sum_logprob") is not None:
                 n_tokens += record["n_scored"]
                 for name in masses:
@@ -475,6 +526,7 @@ class Score(System):
                 "mean_logprob": mean,
                 **(gains.numbers() if gains else {}),
                 **mean_masses,
+                **({"n_rows": n_rows} if settings.rows else {}),
             },
             failures=failed(records),
             warnings=[
@@ -484,6 +536,17 @@ class Score(System):
             ]
             + (gains.warnings(len(records)) if gains else []),
         )
+
+    def rows(self, record: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+        """See `System.rows`: those of `--rows`, with the item's id and other fields."""
+        if "rows" not in record:
+            return [dict(record)]
+        shared = {
+            name: value
+            for name, value in record.items()
+            if name == "id" or name not in Record.__annotations__
+        }
+        return [{**shared, **row} for row in record["rows"]]
 
     def report(self, run: Report) -> Document:
         """The least probable requests first; see `score.report`."""

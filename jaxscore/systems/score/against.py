@@ -114,7 +114,8 @@ class AgainstSettings(Settings):
     @property
     def further_fields(self) -> tuple[str, ...]:
         """See `Settings.further_fields`."""
-        return () if self.against_field is None else (self.against_field,)
+        fields = () if self.against_field is None else (self.against_field,)
+        return (*super().further_fields, *fields)
 
     def omitted_fields(self) -> frozenset[str]:
         """See `Settings.omitted_fields`."""

@@ -216,9 +216,10 @@ class MeasureSettings(Settings):
         bare="any",
         metavar="space",
         group=GROUP,
-        help="with --unit word add `word_logprob_corrected`: the log-probability of each word, "
-        "with that of a border after it and without that before it (arXiv 2406.14561). A border is "
-        "any whitespace or the EOS; `space`: a leading space alone, as in minicons",
+        help="with --unit word add `word_logprob_corrected`, with --rows word `corrected`: the "
+        "log-probability of each word, with that of a border after it and without that before it "
+        "(arXiv 2406.14561). A border is any whitespace or the EOS; `space`: a leading space "
+        "alone, as in minicons",
     )
     unit: Literal["token", "word"] = flag(
         "token", group=GROUP, help="word: add `words` and `word_surprisal`"
@@ -259,9 +260,10 @@ class MeasureSettings(Settings):
         readers = {
             "min_k": ("--measures min_k", {"min_k", "min_k_pp"} & set(names)),
             "top_k": ("--measures top_k", "top_k" in names),
-            **dict.fromkeys(
-                ("log_base", "leading_blank", "word_correction"),
-                ("--unit word", self.unit == "word"),
+            **dict.fromkeys(("log_base", "leading_blank"), ("--unit word", self.unit == "word")),
+            "word_correction": (
+                "--unit word or --rows word",
+                "word" in (self.unit, getattr(self, "rows", None)),
             ),
         }
         for name, (reader, is_read) in readers.items():
@@ -347,14 +349,15 @@ class MeasuredFields:
     def __init__(self, settings: Any, lm: Any) -> None:
         """Args:
         settings: `MeasureSettings` with `summary_only`, which leaves out what has a value for
-            each token; words remain.
+            each token; words remain. With `rows` the table of rows has these.
         lm: the audited model, which counts the tokens before words.
         """
         self._settings, self._lm = settings, lm
+        self._has_arrays = has_arrays = settings.rows == "token" or not settings.summary_only
         self._measures = [
             measure
             for name, measure in MEASURES.items()
-            if name in settings.measures and not (settings.summary_only and measure.is_per_token)
+            if name in settings.measures and (has_arrays or not measure.is_per_token)
         ]
         has_words = settings.unit == "word"
         self._bytes = TokenBytes(lm.encoder.tokenizer) if has_words else None
@@ -386,7 +389,7 @@ class MeasuredFields:
             out |= measure.compute(scored, self._settings)
         for name in self._settings.field_names:
             mass = _values(scored, f"{MASS}{name}")
-            if not self._settings.summary_only:
+            if self._has_arrays:
                 out[f"{MASS}{name}"] = mass
             scored_mass = mass[scored.scored]
             mean = float(scored_mass.mean(dtype=np.float64)) if len(scored_mass) else None
@@ -399,7 +402,7 @@ class MeasuredFields:
                 tokens, blanks = (
                     tuple(start + k for k in indices) for indices in (word.tokens, word.blanks)
                 )
-                words.append(Word(word.text, tokens, blanks))
+                words.append(word._replace(tokens=tokens, blanks=blanks))
         out |= self._words(scored, words)
         if self._settings.word_correction is not None:
             out[CORRECTED] = self.corrected(scored, words, starts_text=starts_text)
@@ -409,12 +412,16 @@ class MeasuredFields:
         self, scored: ScoredRequest, words: Sequence[Word], *, starts_text: bool
     ) -> list[float | None]:
         """Return `word_logprob_corrected` of a text's words, see `text_measures`."""
-        end = scored.end.get(f"{MASS}{BORDER}", math.nan)
-        if words and math.isnan(end):
-            self._lm.warnings[NO_END] += 1
-        mass = np.append(_values(scored, f"{MASS}{BORDER}"), end)
+        mass = self.border_mass(scored)
         tokens = [(*word.blanks, *word.tokens) for word in words]
         return text_measures.corrected_words(scored.logprob, mass, tokens, starts_text=starts_text)
+
+    def border_mass(self, scored: ScoredRequest) -> np.ndarray:
+        """Return ln p of a word border in place of each token and after the last one, [n + 1]."""
+        end = scored.end.get(f"{MASS}{BORDER}", math.nan)
+        if math.isnan(end):
+            self._lm.warnings[NO_END] += 1
+        return np.append(_values(scored, f"{MASS}{BORDER}"), end)
 
     def _words(self, scored: ScoredRequest, words: Sequence[Word]) -> dict[str, Any]:
         is_counted = self._settings.leading_blank == "count"
