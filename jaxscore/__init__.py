@@ -1,6 +1,7 @@
 """Exact, fast scoring of text under causal language models, on JAX.
 
-What imports JAX is imported on first use, so that the command line prints its help without JAX.
+Modules that import JAX are imported on first use, so that the command line prints its help without
+JAX.
 """
 
 import importlib
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 try:
     from jaxscore.errors import InputError
 
-    # `evaluate` is imported here and not on first use: importing the module of that name later
-    # would put the module in the function's place.
+    # `evaluate` is imported here and not on first use: a later import of the module of that name
+    # would replace the function.
     from jaxscore.evaluate import Report, compare, evaluate
     from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
     from jaxscore.types.results import ScoredRequest
@@ -21,7 +22,7 @@ except KeyboardInterrupt:
     words = sys.orig_argv
     named = words[words.index("-m") + 1 :][:1] if "-m" in words else words[1:2]
     if [os.path.basename(word) for word in named] != ["jaxscore"]:
-        raise  # of another program, which decides itself
+        raise  # another program handles it
     os.write(2, b"jaxscore: interrupted\n")
     os._exit(130)
 
@@ -66,9 +67,9 @@ _ON_FIRST_USE = {
 def __getattr__(name: str) -> Any:
     if name not in _ON_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

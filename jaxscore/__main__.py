@@ -14,7 +14,7 @@ from jaxscore.errors import INTERRUPTED, InputError
 
 
 class _Stderr(io.RawIOBase):
-    """Standard error; what cannot be written there, as on a full disk, ends no run."""
+    """Standard error; write errors, as on a full disk, are ignored."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class _Stdout(_Stderr):
 
 
 class _Unbuffered(io.BufferedWriter):
-    """Writes at once and whole, as `python -u` requests."""
+    """Writes everything at once, as `python -u` requests."""
 
     def write(self, data: Any) -> int:
         size = super().write(data)
@@ -68,7 +68,7 @@ class _Unbuffered(io.BufferedWriter):
 def run() -> NoReturn:
     """Run the command of `sys.argv` and end the process with its exit code."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _leave)  # until the command takes Ctrl-C in its own way
+        signal.signal(signal.SIGINT, _leave)  # until the command handles Ctrl-C
     sys.stderr = _text(_Stderr, sys.stderr, 2)
     sys.stdout = _text(_Stdout, sys.stdout, 1)
     code = _code()
@@ -104,13 +104,13 @@ def _flush(stream: Any) -> None:
         stream.flush()
 
 
-def _text(kind: type[_Stderr], stream: Any, descriptor: int) -> Any:
-    """The same stream on a file of ours; a stream that is closed stays so."""
+def _text(raw_type: type[_Stderr], stream: Any, descriptor: int) -> Any:
+    """Return a stream with the same settings on one of the raw files above; None stays None."""
     if stream is None:
         return None
     buffer = _Unbuffered if stream.write_through else io.BufferedWriter
     return io.TextIOWrapper(
-        buffer(kind(descriptor)),
+        buffer(raw_type(descriptor)),
         encoding=stream.encoding,
         errors=stream.errors,
         line_buffering=stream.line_buffering,
@@ -119,9 +119,9 @@ def _text(kind: type[_Stderr], stream: Any, descriptor: int) -> Any:
 
 
 def _end(code: int) -> NoReturn:
-    """Leave without the end of Python's interpreter, after what is registered for it.
+    """Exit after the registered functions, without finalizing Python's interpreter.
 
-    Taking JAX's modules and arrays apart costs 0.4 s. And a thread that comes back from native code
+    Finalizing JAX's modules and arrays takes 0.4 s. And a thread that returns from native code
     meanwhile is unwound through that code, which aborts the process.
     """
     if _is_observed():  # by a profiler, whose results are written later
@@ -135,7 +135,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _is_observed() -> bool:
-    """Whether a profiler, a tracer or a coverage tool runs this process."""
+    """Return True if a profiler, a tracer or a coverage tool runs this process."""
     if sys.getprofile() is not None or sys.gettrace() is not None:
         return True
     monitoring = getattr(sys, "monitoring", None)  # Python 3.12
@@ -143,7 +143,7 @@ def _is_observed() -> bool:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """End a process that has not begun with its command: no file is open."""
+    """End a process before its command starts: no file is open."""
     os.write(2, b"jaxscore: interrupted\n")
     os._exit(INTERRUPTED)
 

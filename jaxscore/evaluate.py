@@ -38,12 +38,12 @@ def evaluate(
         system: a key of `SYSTEMS`.
         scorer: a `Scorer`, or another `jaxscore.lm.LM` if it can do what the system needs; None
             for a system that computes nothing with a model.
-        items: objects as the system's input file has them; of "score" also what `Scorer.score`
-            takes; of "probsem" one suite, with the prompt's text as `prompt`.
-        on_item: takes each item's record as it is finished, its values per token as NumPy arrays.
-        about: what to add to the report's settings, such as the name of the input file.
-        settings: of the system, see `Settings` in its module. The command line's flags have the
-            same names and values.
+        items: objects with the fields of the system's input file; for "score" also the arguments of
+            `Scorer.score`; for "probsem" one suite, with the prompt's text as `prompt`.
+        on_item: a callback for each item's finished record, with values per token as NumPy arrays.
+        about: additions to the report's settings, such as the name of the input file.
+        settings: settings of the system, see `Settings` in its module. The command line's flags
+            have the same names and values.
 
     Raises:
         InputError: an unknown system or setting, or a scorer or items that the system cannot use.
@@ -67,15 +67,15 @@ def compare(a: Any, b: Any, *more: Any, **settings: Any) -> "ComparedRuns | Comp
     Args:
         a, b, more: each the path of a file that a command wrote, or the `Report` of `evaluate`,
             without `on_item`. All are compared with `a`.
-        settings: `bytes`, `by_id`, `n_bootstrap`, `n_resamples`, `seed`, `limit`, `force`, as of
-            the command.
+        settings: `bytes`, `by_id`, `n_bootstrap`, `n_resamples`, `seed`, `limit`, `force`, see the
+            command.
 
     Returns:
         The comparison of two runs, or a table of three and more.
 
     Raises:
-        InputError: a run cannot be read, they are of two systems or differ in what they count, or
-            no item of one is in the other.
+        InputError: a run cannot be read, the runs are of different systems or units, or have no
+            item in common.
     """
     from jaxscore.systems.compare import Settings, open_run
     from jaxscore.systems.compare.table import compare_all

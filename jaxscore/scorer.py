@@ -591,7 +591,7 @@ class Scorer:
         classes: Mapping[str, Iterable[int]] | None,
     ) -> Iterator[ScoredRequest]:
         waiting: deque[Window] = deque()
-        scores: list[SequenceScores] = []  # of the first window that waits
+        scores: deque[SequenceScores] = deque()  # of the first window that waits
 
         def sequences(chunks: Iterator[Chunk]) -> Iterator[list[TokenSequence]]:
             for window in windows.windows(chunks):
@@ -609,8 +609,8 @@ class Scorer:
         ):
             scores += group
             if len(scores) == sum(len(item.sequences) for _, item in waiting[0]):
-                yield from assemble_scores(waiting.popleft(), scores, self.encoder)
-                scores = []
+                taken = (scores.popleft() for _ in range(len(scores)))  # no copy of a long text's
+                yield from assemble_scores(waiting.popleft(), taken, self.encoder)
 
     def label(
         self, requests: Iterable[LabelRequest], *, truncate: Truncate | None = None

@@ -64,7 +64,7 @@ class Scoring:
             system: one that gives a record per item, such as "score", "choose", "perplexity" or
                 "preferences".
             columns: field of the system's items -> its column, where the names differ.
-            settings: of the system, see `jaxscore.evaluate`, and of the model, see
+            settings: settings of the system, see `jaxscore.evaluate`, and of the model, see
                 `Scorer.from_pretrained`.
 
         Raises:
@@ -75,15 +75,15 @@ class Scoring:
         self._settings = {k: v for k, v in settings.items() if k not in MODEL_OPTIONS}
         declared = self._declared
         if "audit_boundary" in inspect.signature(declared.settings).parameters:
-            self._settings.setdefault("audit_boundary", False)  # a table has no place for it
+            self._settings.setdefault("audit_boundary", False)  # tables cannot hold its result
         if self._chosen().row_columns():
             raise InputError(
                 "rows: a table has a row per item; give the texts to jaxscore.evaluate, whose "
                 "report has the rows (to_frame)"
             )
         self._results = {
-            name: kind
-            for name, kind in table_columns(declared, self._chosen()).items()
+            name: type_name
+            for name, type_name in table_columns(declared, self._chosen()).items()
             if name not in item_fields(declared)
         } | {"error": "string"}
         if unknown := sorted(self._columns.keys() - set(item_fields(declared))):
@@ -114,13 +114,13 @@ class Scoring:
             scored = self._scored(pyarrow.Table.from_batches([table])).combine_chunks()
             return (scored.to_batches() or [_empty_batch(scored.schema)])[0]
         if isinstance(table, Mapping):
-            own = {name: _as_list(values) for name, values in table.items()}
-            scored = self._scored(pyarrow.table(own))
+            lists = {name: _as_list(values) for name, values in table.items()}
+            scored = self._scored(pyarrow.table(lists))
             as_numpy = any(isinstance(values, np.ndarray) for values in table.values())
-            found = {name: scored.column(name).to_pylist() for name in self._results}
+            results = {name: scored.column(name).to_pylist() for name in self._results}
             if as_numpy:
-                found = {name: _as_array(values) for name, values in found.items()}
-            return {**table, **found}
+                results = {name: _as_array(values) for name, values in results.items()}
+            return {**table, **results}
         if hasattr(table, "to_dict") and hasattr(table, "columns"):  # pandas
             scored = self._scored(pyarrow.Table.from_pandas(table, preserve_index=False))
             results = scored.select(list(self._results)).to_pandas()
@@ -170,19 +170,19 @@ class Scoring:
         check_free(table.column_names, self._results, ())
         if missing := [name for name in self._columns.values() if name not in table.column_names]:
             raise InputError(
-                f'the table has no column "{missing[0]}", expected one of '
+                f'the table lacks the column "{missing[0]}", expected one of '
                 f"{', '.join(table.column_names)}"
             )
-        own = {field: name for field, name in names.items() if name in table.column_names}
-        if not own and table.num_rows:
+        present = {field: name for field, name in names.items() if name in table.column_names}
+        if not present and table.num_rows:
             raise InputError(
                 f"the table has the columns {', '.join(table.column_names)}, expected some of "
                 f"{', '.join(names)}; give columns={{FIELD: NAME}}"
             )
         rows = [
-            plain_row(dict(zip(own, values, strict=True)), f"row {k}")
+            plain_row(dict(zip(present, values, strict=True)), f"row {k}")
             for k, values in enumerate(
-                zip(*(table.column(name).to_pylist() for name in own.values()), strict=True)
+                zip(*(table.column(name).to_pylist() for name in present.values()), strict=True)
             )
         ] or [{} for _ in range(table.num_rows)]
         records: Sequence[Mapping[str, Any]] = []
@@ -193,8 +193,8 @@ class Scoring:
                 records = _records_of(declared, scorer, rows, self._chosen())
                 about = scorer.about
         scored = append_records(table, records, self._results)
-        made = {"version": VERSION, "system": self._system, "settings": self._settings}
-        described = json.dumps({**made, "model": about or self._model}, default=str)
+        description = {"version": VERSION, "system": self._system, "settings": self._settings}
+        described = json.dumps({**description, "model": about or self._model}, default=str)
         return scored.replace_schema_metadata(
             {**(table.schema.metadata or {}), METADATA.encode(): described.encode()}
         )
@@ -213,8 +213,8 @@ def _records_of(
         return streamed
     marks = [str(decision.within) for _, decision in unit_fields(system, Decision)]
     return [
-        {**record, **{name: one[name] for name in marks if name in one}}
-        for record, one in zip(streamed, report.records, strict=True)
+        {**record, **{name: marked[name] for name in marks if name in marked}}
+        for record, marked in zip(streamed, report.records, strict=True)
     ]
 
 
@@ -237,8 +237,8 @@ def _load(model: str, options: Mapping[str, Any]) -> tuple[Scorer, threading.Loc
 def _files(model: Path) -> list[tuple[str, int, int]]:
     """Names, sizes and times of a local model's files, which training may have replaced."""
     paths = [model] if model.is_file() else sorted(model.glob("*")) if model.is_dir() else []
-    found = ((path.name, path.stat()) for path in paths)
-    return [(name, status.st_size, status.st_mtime_ns) for name, status in found]
+    states = ((path.name, path.stat()) for path in paths)
+    return [(name, status.st_size, status.st_mtime_ns) for name, status in states]
 
 
 def _as_list(values: Any) -> Any:

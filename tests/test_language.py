@@ -50,65 +50,55 @@ PHRASES = {
     "see that": re.compile(r"(?:^|[.\"] )See that\b"),
 }
 
-# Occurrences that say what they mean in these words: (file, phrase) -> reason.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+# Occurrences that say what they mean in these words: (file, phrase or variable) -> reason.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("jaxscore/systems/compare/__init__.py", "remark"): "field of the JSON report",
+    ("jaxscore/systems/compare/table.py", "remark"): "field of the JSON report",
+    ("jaxscore/systems/rag/judge.py", "known"): "field of the published records",
+    **{
+        (f"jaxscore/systems/{name}.py", "what"): "attribute of `System`"
+        for name in (
+            "chronologic/__init__",
+            "preferences",
+            "probsem/__init__",
+            "rag/__init__",
+            "sample",
+        )
+    },
+    (".github/CHANGELOG.md", "old words"): "the words that help and messages replaced",
+    (".github/CHANGELOG.md", "remark"): "the name of an attribute and a JSON key",
+    ("jaxscore/__init__.py", "negated noun"): "the message of Python's AttributeError",
+    ("jaxscore/analysis/lexical.py", "one"): "ROUGE-1",
+    ("jaxscore/analysis/margins.py", "what"): "a JSON key of reports",
+    ("jaxscore/device/decoder_config.py", "kind"): "a key of converted configs",
+    ("jaxscore/device/decoder_config.py", "place"): "a key of converted configs",
+    ("jaxscore/io/manifest.py", "made"): "the name of a manifest's field",
+    ("jaxscore/models/families/family.py", "part"): "a `Part` of a fused tensor",
+    ("jaxscore/models/model_types.py", "kind"): "a JSON key of `families`",
+    ("jaxscore/report/README.md", "remark"): "a JSON key",
+    ("jaxscore/report/sections.py", "remark"): "a JSON key",
+    ("tools/benchmarks/pages.py", "remark"): "a JSON key",
+    ("tools/demo_world/facts.py", "verb of place"): "texts of the embedded model's training",
+    ("tools/golden_cases.py", "verb of place"): "texts of the recorded outputs",
+}
 
 
 # (folder, rule) -> number of occurrences. The shell is rewritten folder by folder.
 BOUNDS = {
-    (".", "phrases"): 2,
-    (".github", "phrases"): 4,
-    ("configs", "phrases"): 1,
-    ("jaxscore", "descriptions"): 3,
-    ("jaxscore", "names"): 10,
-    ("jaxscore", "openings"): 1,
-    ("jaxscore", "phrases"): 3,
-    ("jaxscore/adapters", "descriptions"): 12,
-    ("jaxscore/adapters", "names"): 37,
-    ("jaxscore/adapters", "openings"): 3,
-    ("jaxscore/adapters", "phrases"): 18,
-    ("jaxscore/analysis", "names"): 3,
+    (".github", "phrases"): 1,
     ("jaxscore/cli", "descriptions"): 5,
     ("jaxscore/cli", "names"): 17,
     ("jaxscore/cli", "phrases"): 13,
-    ("jaxscore/device", "names"): 3,
-    ("jaxscore/io", "descriptions"): 13,
-    ("jaxscore/io", "names"): 74,
-    ("jaxscore/io", "openings"): 9,
-    ("jaxscore/io", "phrases"): 26,
-    ("jaxscore/models", "names"): 3,
-    ("jaxscore/report", "descriptions"): 42,
-    ("jaxscore/report", "names"): 123,
-    ("jaxscore/report", "openings"): 12,
-    ("jaxscore/report", "phrases"): 21,
-    ("jaxscore/server", "descriptions"): 24,
-    ("jaxscore/server", "names"): 33,
-    ("jaxscore/server", "openings"): 11,
-    ("jaxscore/server", "phrases"): 12,
+    ("jaxscore/report", "names"): 8,
     ("jaxscore/shell", "descriptions"): 1,
-    ("jaxscore/shell", "names"): 80,
+    ("jaxscore/shell", "names"): 78,
     ("jaxscore/shell", "phrases"): 5,
-    ("jaxscore/systems", "descriptions"): 71,
-    ("jaxscore/systems", "names"): 364,
-    ("jaxscore/systems", "openings"): 69,
-    ("jaxscore/systems", "phrases"): 137,
+    ("jaxscore/systems", "descriptions"): 1,
+    ("jaxscore/systems", "names"): 50,
+    ("jaxscore/systems", "openings"): 9,
+    ("jaxscore/systems", "phrases"): 22,
     ("tests", "phrases"): 2,
     ("tests/cases", "phrases"): 1,
-    ("tools", "descriptions"): 5,
-    ("tools", "names"): 67,
-    ("tools", "openings"): 6,
-    ("tools", "phrases"): 19,
-    ("tools/benchmarks", "descriptions"): 1,
-    ("tools/benchmarks", "names"): 120,
-    ("tools/benchmarks", "openings"): 8,
-    ("tools/benchmarks", "phrases"): 9,
-    ("tools/demo_world", "descriptions"): 5,
-    ("tools/demo_world", "names"): 26,
-    ("tools/demo_world", "openings"): 14,
-    ("tools/demo_world", "phrases"): 8,
-    ("tools/device_check", "descriptions"): 1,
-    ("tools/device_check", "names"): 26,
-    ("tools/device_check", "phrases"): 7,
 }
 
 
@@ -139,12 +129,12 @@ def prose_of(text):
 
 def occurrences(path):
     """Return (rule, line, text) of everything in a file that the style page replaces."""
-    text = path.read_text(encoding="utf-8")
+    text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
     prose = [(1, text)]
     if path.suffix == ".py":
         prose = list(prose_of(text))
-        yield from _in_code(ast.parse(text))
-    name = str(path.relative_to(ROOT))
+        in_code = _in_code(ast.parse(text))
+        yield from (match for match in in_code if (name, match[2]) not in EXCEPTIONS)
     for first_line, passage in prose:
         for phrase, pattern in PHRASES.items():
             if (name, phrase) in EXCEPTIONS:

@@ -148,7 +148,7 @@ def test_other_systems(loads, scorers):
         (lambda: Scoring(MODEL, boundary="x"), "boundary"),
         (lambda: Scoring(MODEL, journal="j"), "no setting 'journal'"),
         (lambda: Scoring(MODEL, columns={"text": "continuation"}), "columns has 'text'"),
-        (lambda: score()({"body": ["a"]}), 'the table has no column "text"'),
+        (lambda: score()({"body": ["a"]}), 'the table lacks the column "text"'),
         (lambda: Scoring(MODEL)({"body": ["a"]}), "has the columns body, expected some of"),
         (lambda: score()({"text": ["a"], "logprob": [1]}), 'has a column "logprob"'),
         (lambda: score()(["a"]), "found list, expected a pyarrow Table"),

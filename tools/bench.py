@@ -1,5 +1,5 @@
-"""How fast jaxscore is against PyTorch, what devices, the journal, many requests and the most
-probable tokens cost it, and what rows that go to the next text save.
+"""Benchmarks: speed against PyTorch, the cost of devices, the journal, many requests and most
+probable tokens, and the savings of rows that go to the next text.
 
     python tools/bench.py                     against PyTorch, medians of 3 turns, about 30 minutes
     python tools/bench.py --turns 5 answers   one workload, more turns
@@ -128,11 +128,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    known = (*against_torch.NAMES, *ALONE)
+    names = (*against_torch.NAMES, *ALONE)
     parser.add_argument(
         "workloads",
         nargs="*",
-        help=f"{', '.join(known)} (default: those against PyTorch)",
+        help=f"{', '.join(names)} (default: those against PyTorch)",
     )
     parser.add_argument("--turns", type=int, default=3, help="timed turns of each (default 3)")
     parser.add_argument("--small", action="store_true", help="a small model, and less of it all")
@@ -153,8 +153,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if strange := sorted(set(args.contenders) - set(CONTENDERS)):
         parser.error(f"no contender {strange}; there are {', '.join(CONTENDERS)}")
-    if unknown := sorted(set(args.workloads) - set(known)):
-        parser.error(f"no workload {unknown}; there are {', '.join(known)}")
+    if unknown := sorted(set(args.workloads) - set(names)):
+        parser.error(f"no workload {unknown}; there are {', '.join(names)}")
     needing = [name for name in ("real", "startup") if name in args.workloads]
     if needing and not args.models:
         parser.error(

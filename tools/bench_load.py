@@ -1,4 +1,4 @@
-"""How fast a checkpoint is loaded, against reading the same bytes and doing nothing with them.
+"""Benchmark of loading a checkpoint, against only reading the same bytes.
 
     python tools/bench_load.py [--gigabytes 2] [--kind llama] [--stored bfloat16] [--dtype auto]
 
@@ -104,32 +104,32 @@ def gpt2(n_layers: int) -> tuple[dict, dict[str, tuple[int, ...]]]:
 KINDS = {"llama": llama, "gpt2": gpt2}
 
 
-def write(folder: Path, kind: str, gigabytes: float, stored: str) -> list[Path]:
-    """The checkpoint, of as many layers as come nearest to the size; returns its files."""
+def write(folder: Path, family: str, gigabytes: float, stored: str) -> list[Path]:
+    """Write a checkpoint with as many layers as come nearest to the size; return its files."""
 
     def size(n_layers: int) -> int:
-        shapes = KINDS[kind](n_layers)[1].values()
+        shapes = KINDS[family](n_layers)[1].values()
         return sum(int(np.prod(shape)) for shape in shapes) * STORED[stored].itemsize
 
-    one = size(2) - size(1)
-    config, shapes = KINDS[kind](max(1, round((gigabytes * 1e9 - size(0)) / one)))
+    layer_size = size(2) - size(1)
+    config, shapes = KINDS[family](max(1, round((gigabytes * 1e9 - size(0)) / layer_size)))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     draw = np.random.default_rng(0)
     noise = draw.standard_normal(1 << 24, np.float32).astype(STORED[stored])
     weight_map: dict[str, str] = {}
-    part: dict[str, np.ndarray] = {}
+    shard: dict[str, np.ndarray] = {}
     files: list[Path] = []
 
     def flush() -> None:
         files.append(folder / f"model-{len(files) + 1:05d}.safetensors")
-        save_file(part, files[-1])
-        weight_map.update(dict.fromkeys(part, files[-1].name))
-        part.clear()
+        save_file(shard, files[-1])
+        weight_map.update(dict.fromkeys(shard, files[-1].name))
+        shard.clear()
 
     for name, shape in shapes.items():
         n = int(np.prod(shape))
-        part[name] = np.resize(np.roll(noise, len(weight_map) + len(part)), n).reshape(shape)
-        if sum(array.nbytes for array in part.values()) > SHARD:
+        shard[name] = np.resize(np.roll(noise, len(weight_map) + len(shard)), n).reshape(shape)
+        if sum(array.nbytes for array in shard.values()) > SHARD:
             flush()
     flush()
     index = {"weight_map": weight_map}
@@ -145,10 +145,10 @@ def read_plainly(files: list[Path], n_threads: int, *, kept: bool) -> float:
         for file in files
         for at in range(0, file.stat().st_size, step)
     ]
-    own = threading.local()
+    per_thread = threading.local()
 
     def ready() -> None:
-        own.buffer = memoryview(bytearray(BLOCK))
+        per_thread.buffer = memoryview(bytearray(BLOCK))
 
     def read(span: tuple[Path, int, int]) -> np.ndarray | None:
         file, start, stop = span
@@ -158,7 +158,7 @@ def read_plainly(files: list[Path], n_threads: int, *, kept: bool) -> float:
             opened.seek(at)
             while at < stop:
                 end = min(at + BLOCK, stop)
-                into = own.buffer if fresh is None else memoryview(fresh)[at - start :]
+                into = per_thread.buffer if fresh is None else memoryview(fresh)[at - start :]
                 at += opened.readinto(into[: end - at]) or 0
         return fresh
 
@@ -200,18 +200,18 @@ def main() -> None:
             "reads, all kept": lambda: read_plainly(files, n_threads, kept=True),
             "load": lambda: load_whole(folder, args.dtype),
         }
-        seconds: dict[str, list[float]] = {what: [] for what in turns}
+        seconds: dict[str, list[float]] = {name: [] for name in turns}
         for turn in range(args.turns + 1):
-            for what, run in turns.items():
+            for name, run in turns.items():
                 took = run()
-                if turn:  # the first pays for imports and memory pages not used before
-                    seconds[what].append(took)
-        medians = {what: statistics.median(values) for what, values in seconds.items()}
-        for what, values in seconds.items():
+                if turn:  # the first includes imports and first uses of memory pages
+                    seconds[name].append(took)
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        for name, values in seconds.items():
             print(
-                f"{what:20} {medians[what]:6.3f} s  {size / medians[what] / 1e9:6.2f} GB/s  "
+                f"{name:20} {medians[name]:6.3f} s  {size / medians[name] / 1e9:6.2f} GB/s  "
                 f"({min(values):.3f} to {max(values):.3f} s)  "
-                f"load takes {medians['load'] / medians[what]:.2f} times as long"
+                f"load takes {medians['load'] / medians[name]:.2f} times as long"
             )
 
 

@@ -70,21 +70,21 @@ class Section:
 
     Attributes:
         group: the name for `--only`.
-        part: the kernels or the model; empty for a group of one section.
+        subject: the kernels or the model; empty for a group of one section.
         weight: its share of the time, relative to the other sections.
         steps: processes that run one after the other, see `tools/device_check/child.py`.
         variables: environment variables of these processes.
     """
 
     group: str
-    part: str
+    subject: str
     weight: int
     steps: tuple[str, ...]
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return f"{self.group}: {self.part}" if self.part else self.group
+        return f"{self.group}: {self.subject}" if self.subject else self.group
 
 
 SECTIONS = (
@@ -118,12 +118,12 @@ class Check:
     """A run of the check: starts processes, and prints and writes what they record."""
 
     def __init__(self, flags: list[str], ends: float, file: TextIO | None) -> None:
-        """Nothing runs yet.
+        """Prepare a check.
 
         Args:
-            flags: of all processes.
+            flags: flags of all processes.
             ends: time of `time.monotonic()` by which all must have ended.
-            file: for every printed line.
+            file: file for every printed line.
         """
         self.flags, self.ends, self.file = flags, ends, file
         self.records: list[dict[str, Any]] = []  # of the current section
@@ -140,16 +140,16 @@ class Check:
         self.print(f"{verdict:8}{text}")
 
     def run(
-        self, step: str, seconds: float, part: str, folder: str, variables: dict[str, str]
+        self, step: str, seconds: float, subject: str, folder: str, variables: dict[str, str]
     ) -> int:
-        """Run a step in a process of its own, add its records, and return its exit code.
+        """Run a step in a separate process, add its records, and return its exit code.
 
         Args:
-            seconds: after which it starts no further check; it is killed GRACE_SECONDS later, or
-                when all must have ended.
+            seconds: time after which it starts no further check; it is killed GRACE_SECONDS later,
+                or when all must have ended.
         """
         command = [sys.executable, "-m", "tools.device_check.child", step, *self.flags]
-        command += ["--seconds", f"{seconds:.0f}", "--part", part, "--folder", folder]
+        command += ["--seconds", f"{seconds:.0f}", "--part", subject, "--folder", folder]
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         limit = max(1.0, min(seconds + GRACE_SECONDS, self.ends - time.monotonic()))
         late = threading.Event()
@@ -199,7 +199,7 @@ class Check:
             self.add(FAIL, f"{step}: its process ended with exit code {code}:\n" + "\n".join(tail))
         return code
 
-    def section(self, section: Section, seconds: float, part: str) -> list[dict[str, Any]]:
+    def section(self, section: Section, seconds: float, subject: str) -> list[dict[str, Any]]:
         """Run a section and return its records."""
         self.records = []
         self.print(f"\n{section.name}\n")
@@ -210,7 +210,7 @@ class Check:
             for number, step in enumerate(section.steps):
                 share = seconds / (len(section.steps) - number)
                 started = time.monotonic()
-                if self.run(step, share, part, folder, section.variables) != 0:
+                if self.run(step, share, subject, folder, section.variables) != 0:
                     break
                 seconds -= time.monotonic() - started
         return self.records
@@ -244,8 +244,8 @@ def main(arguments: list[str] | None = None) -> int:
             share = max(left * section.weight / weights, 2 * LEAST_SECONDS)
             seconds = min(left - MARGIN_SECONDS, share)
             is_torch = section.group == "torch"
-            part = about["figures"]["platform"] if is_torch else section.part
-            records = check.section(section, seconds, part)
+            subject = about["figures"]["platform"] if is_torch else section.subject
+            records = check.section(section, seconds, subject)
             results.append((section, time.monotonic() - began, records))
         verdicts = [verdict_of(records) for _, _, records in results]
         check.print("\n".join(["", *lines, "", *tables(results)]))

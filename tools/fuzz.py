@@ -10,7 +10,7 @@ is written to --findings with the output and the command that reproduces it:
     python tools/fuzz.py --target yaml --input findings/yaml-crash-0123…
 
 Atheris (libFuzzer) mutates inputs towards lines of jaxscore and PyYAML that none has reached yet.
-It runs in a process of its own, which it leaves in its own ways.
+It runs in a separate process, which it may abort.
 """
 
 import argparse
@@ -53,17 +53,17 @@ def main() -> int:
         )
     lines = ended.stdout.decode(errors="replace").splitlines()
     output_lines = [line for line in lines if not line.startswith("INFO: Instrumenting")]
-    found = sorted(set(args.findings.iterdir()) - before)
-    for path in found:
+    findings = sorted(set(args.findings.iterdir()) - before)
+    for path in findings:
         again = [sys.executable, __file__, "--target", args.target, "--input", str(path)]
         note = path.with_name(f"{path.name}.txt")
         note.write_text(
             "\n".join([shlex.join(again), *output_lines[-MOST_LINES:]]) + "\n", encoding="utf-8"
         )
         print(f"found {path}\n{shlex.join(again)}")
-    if not found:
+    if not findings:
         print("\n".join(output_lines[-MOST_LINES:] if ended.returncode else output_lines[-1:]))
-    return 1 if found else ended.returncode
+    return 1 if findings else ended.returncode
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,9 +104,9 @@ def _command(args: argparse.Namespace, folder: Path) -> list[str]:
         "dict": words,
         "artifact_prefix": f"{args.findings / args.target.replace(':', '.')}-",
     }
-    own = ["--target", args.target, "--most-mb", str(args.most_mb), "--child"]
+    script_flags = ["--target", args.target, "--most-mb", str(args.most_mb), "--child"]
     libfuzzer_flags = [f"-{name}={value}" for name, value in flags.items()]
-    return [sys.executable, __file__, *own, *libfuzzer_flags, str(corpus)]
+    return [sys.executable, __file__, *script_flags, *libfuzzer_flags, str(corpus)]
 
 
 def _quoted(word: bytes) -> str:
@@ -128,12 +128,14 @@ def _fuzz(args: argparse.Namespace) -> None:
         target = _target(args.target)
     warnings.simplefilter("error")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        place = Path(folder) / "input"
+        folder_path = Path(folder) / "input"
 
         def one(data: bytes) -> None:
-            run_one(target, data, place)
+            run_one(target, data, folder_path)
 
-        for seed in sorted(Path(args.child[-1]).iterdir()):  # a late import is no slow input
+        for seed in sorted(
+            Path(args.child[-1]).iterdir()
+        ):  # so that a late import does not count as a slow input
             one(seed.read_bytes())
         limit = f"-rss_limit_mb={_resident_mb() + args.most_mb}"
         atheris.Setup([sys.argv[0], limit, *args.child], one)
@@ -164,12 +166,12 @@ def _target(name: str):
     return targets[name]
 
 
-def run_one(target, data: bytes, place: Path) -> None:
-    """One input, in a folder that is emptied before."""
-    place.mkdir(exist_ok=True)
-    for entry in os.scandir(place):
+def run_one(target, data: bytes, folder: Path) -> None:
+    """Run the target on one input, in an emptied folder."""
+    folder.mkdir(exist_ok=True)
+    for entry in os.scandir(folder):
         os.unlink(entry)
-    target(data, place)
+    target(data, folder)
 
 
 if __name__ == "__main__":

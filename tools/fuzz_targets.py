@@ -1,4 +1,4 @@
-"""What `tools/fuzz.py` feeds with bytes: everything that reads a user's file.
+"""The targets of `tools/fuzz.py`: all readers of users' files.
 
 A target takes the bytes of one input and an empty folder for files. It ends well where a reader
 gives a value or refuses in one line of bounded length; whatever else is raised is a finding.
@@ -146,7 +146,7 @@ def read_template(data: bytes, folder: Path) -> None:
 
 
 def read_answers(data: bytes, folder: Path) -> None:
-    """What a model wrote."""
+    """Read a model's output."""
     text = data.decode("utf-8", "surrogateescape")
     answers.read_published(text, answers.BOXING)
     answers.read_first(text, answers.FORMS, "number")
@@ -159,7 +159,7 @@ def read_answers(data: bytes, folder: Path) -> None:
 
 
 def read_safetensors(data: bytes, folder: Path) -> None:
-    """A whole file, or behind a first byte below 128 a header and some data."""
+    """Read a whole file, or, after a first byte below 128, a header and some data."""
     content = data[1:]
     if data[:1] < b"\x80":
         content = struct.pack("<Q", len(content)) + content + bytes(64)
@@ -171,20 +171,20 @@ def read_safetensors(data: bytes, folder: Path) -> None:
 
 
 def read_config(data: bytes, folder: Path) -> None:
-    """By the first byte: `config.json`, an adapter's, an index of shards, generation defaults."""
-    kind, content = data[:1], data[1:]
+    """Read a config, an adapter's, an index of shards or generation defaults, by the first byte."""
+    selector, content = data[:1], data[1:]
     with refusing():
-        if kind < b"\x80":
+        if selector < b"\x80":
             _file(folder, "config.json", content)
             source = Checkpoint.open(folder)
             generation_config.read_generation_config(folder, source.written)
             _ = source.scheme
             native.translate(folder, source.config)
-        elif kind < b"\xa0":
+        elif selector < b"\xa0":
             _file(folder, lora.CONFIG, content)
             _file(folder, lora.WEIGHTS, _adapter())
             lora.read(folder)
-        elif kind < b"\xc0":
+        elif selector < b"\xc0":
             _file(folder, "model.safetensors.index.json", content)
             _file(folder, "a.safetensors", _adapter())
             tensor_files.open_tensors(folder)
@@ -206,10 +206,10 @@ def _adapter() -> bytes:
 
 
 def read_journal(data: bytes, folder: Path) -> None:
-    """A journal with these bytes in it, at a place that the first two say."""
-    whole = _journal()
-    at = int.from_bytes(data[:2], "big") * len(whole) // 65536
-    path = _file(folder, "journal", whole[:at] + data[2:] + whole[at + len(data[2:]) :])
+    """Read a journal with these bytes in it, at an offset that the first two decide."""
+    journal = _journal()
+    at = int.from_bytes(data[:2], "big") * len(journal) // 65536
+    path = _file(folder, "journal", journal[:at] + data[2:] + journal[at + len(data[2:]) :])
     with refusing():
         files.list_models(path)
     with refusing(), contextlib.closing(Journal(path, {"a": 1})) as opened:
@@ -254,7 +254,7 @@ WORDS = (
 
 
 def seeds(name: str) -> Iterator[bytes]:
-    """What the fuzzer starts from: the cases of the tests, and the configs that are shipped."""
+    """Yield the fuzzer's seeds: the cases of the tests, and the shipped configs."""
     places = {
         "json": CASES.rglob("*.json"),
         "jsonl": CASES.rglob("*.jsonl"),

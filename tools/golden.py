@@ -7,7 +7,7 @@
 
 The commands are those of `configs/*.yaml` (their first line), of `tools/golden_cases.py`, and
 `--help-all` of each command. The package is the one that this Python imports, so that
-PYTHONPATH=CHECKOUT records another checkout. All run in one process; `serve` has one of its own.
+PYTHONPATH=CHECKOUT records another checkout. All run in one process, except `serve`.
 Outputs are stored unchanged. The comparison ignores dates, durations and versions. Exit code 1 if
 anything differs.
 """
@@ -80,9 +80,9 @@ def _run_cases(selected: Sequence[str] | None, out: Path, journals: Path) -> Non
     with tempfile.TemporaryDirectory(prefix="golden-") as work:
         for name in selected or cases:
             start = time.monotonic()
-            place = Path(work) / name
-            _prepare(place, root)
-            _run_case(name, cases[name], place, out / name, journals)
+            folder = Path(work) / name
+            _prepare(folder, root)
+            _run_case(name, cases[name], folder, out / name, journals)
             print(f"{time.monotonic() - start:7.1f} s  {name}", flush=True)
 
 
@@ -108,7 +108,9 @@ def all_cases(root: Path) -> dict[str, list[str]]:
     for path in sorted((root / "configs").glob("*.yaml")):
         first_line = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
         if path.stem != "serve":
-            cases[f"config-{path.stem}"] = [_as_line(part) for part in first_line.split(" && ")]
+            cases[f"config-{path.stem}"] = [
+                _as_line(command) for command in first_line.split(" && ")
+            ]
     for name, text in golden_cases.CASES.items():
         cases[name] = text.strip().splitlines()
     commands = importlib.import_module(f"{_command_folder()}.listing").NAMES
@@ -118,10 +120,10 @@ def all_cases(root: Path) -> dict[str, list[str]]:
     return cases
 
 
-def _as_line(part: str) -> str:
-    """A part of a config file's first line, as a line of `golden_cases.CASES`."""
+def _as_line(command: str) -> str:
+    """Convert a command of a config file's first line to a line of `golden_cases.CASES`."""
     prefix = "python -m jaxscore "
-    return part.removeprefix(prefix) if part.startswith(prefix) else f"$ {part}"
+    return command.removeprefix(prefix) if command.startswith(prefix) else f"$ {command}"
 
 
 def _command_folder() -> str:
@@ -136,27 +138,27 @@ def _main_function() -> Any:
     return importlib.import_module(module).main
 
 
-def _prepare(place: Path, root: Path) -> None:
-    place.mkdir()
+def _prepare(folder: Path, root: Path) -> None:
+    folder.mkdir()
     for name in LINKS:
-        (place / name).symlink_to(root / name)
-    with contextlib.chdir(place):
-        golden_cases.write_inputs(place / "in")
+        (folder / name).symlink_to(root / name)
+    with contextlib.chdir(folder):
+        golden_cases.write_inputs(folder / "in")
 
 
-def _run_case(name: str, lines: list[str], place: Path, out: Path, journals: Path) -> None:
-    """Run the lines of one case in `place` and store streams, exit codes and files in `out`."""
+def _run_case(name: str, lines: list[str], folder: Path, out: Path, journals: Path) -> None:
+    """Run the lines of one case in `folder` and store streams, exit codes and files in `out`."""
     shutil.rmtree(out, ignore_errors=True)
     streams = out / "streams"
     streams.mkdir(parents=True)
-    with contextlib.chdir(place):
+    with contextlib.chdir(folder):
         if name == "server":
             _run_server(streams)
         else:
             _run_lines(lines, streams)
         if name == JOURNALED:
             _continue_from_journals(lines, streams, out, journals)
-    _store_files(place, out / "files")
+    _store_files(folder, out / "files")
 
 
 def _run_lines(lines: list[str], streams: Path, first: int = 1) -> None:
@@ -212,24 +214,24 @@ def _continue_from_journals(lines: list[str], streams: Path, out: Path, journals
     Of a first recording these are its own journals. Outputs of the second run replace the first.
     """
     source = journals / JOURNALED / "files" / ".jaxscore"
-    own = Path(".jaxscore")
+    journal = Path(".jaxscore")
     if source.is_dir() and source != out / "files" / ".jaxscore":
-        shutil.rmtree(own)
-        shutil.copytree(source, own)
+        shutil.rmtree(journal)
+        shutil.copytree(source, journal)
     for path in Path().iterdir():
         if path.is_file() and not path.is_symlink():
             path.unlink()
     _run_lines(lines, streams, first=len(lines) + 1)
 
 
-def _store_files(place: Path, files: Path) -> None:
+def _store_files(folder: Path, files: Path) -> None:
     """Move what a case wrote. Of an Orbax checkpoint only the names are stored."""
     for name in LINKS:
-        (place / name).unlink()
-    shutil.rmtree(place / "in")
-    for folder in [path for path in place.rglob("params") if path.is_dir()]:
-        shutil.rmtree(folder)
-    shutil.move(place, files)
+        (folder / name).unlink()
+    shutil.rmtree(folder / "in")
+    for params in [path for path in folder.rglob("params") if path.is_dir()]:
+        shutil.rmtree(params)
+    shutil.move(folder, files)
 
 
 def _run_server(streams: Path) -> None:
@@ -250,9 +252,9 @@ def _run_server(streams: Path) -> None:
         assert server.stdout is not None
         port = int(server.stdout.readline().rpartition(":")[2])
         for number, (method, path, body) in enumerate(golden_cases.REQUESTS, start=1):
-            found = _ask(port, method, path, body)
+            answer = _ask(port, method, path, body)
             target = streams / f"request-{number:02}.json"
-            target.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+            target.write_text(json.dumps(answer, indent=1, ensure_ascii=False), encoding="utf-8")
         address = f"http://127.0.0.1:{port}/v1"
         os.environ["OPENAI_API_KEY"] = "none"
         lines = golden_cases.ENDPOINT.strip().splitlines()
@@ -264,25 +266,28 @@ def _run_server(streams: Path) -> None:
 def _ask(port: int, method: str, path: str, body: Any) -> Mapping[str, Any]:
     """Send one request; a list is sent as JSON lines, and text unchanged."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    data, kind = None, "application/json"
+    data, content_type = None, "application/json"
     if isinstance(body, list):
-        data, kind = "".join(json.dumps(line) + "\n" for line in body), "application/x-ndjson"
+        data, content_type = (
+            "".join(json.dumps(line) + "\n" for line in body),
+            "application/x-ndjson",
+        )
     elif body is not None:
         data = body if isinstance(body, str) else json.dumps(body)
-    headers = {} if data is None else {"Content-Type": kind}
+    headers = {} if data is None else {"Content-Type": content_type}
     connection.request(method, path, data, headers)
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
     if path == "/metrics":  # names without values, which count seconds
         text = re.sub(r"(?m)^([^#].*) .*$", r"\1", text)
-    found: dict[str, Any] = {"request": [method, path, body], "status": answer.status}
-    found["content_type"] = answer.getheader("Content-Type")
+    record: dict[str, Any] = {"request": [method, path, body], "status": answer.status}
+    record["content_type"] = answer.getheader("Content-Type")
     try:
-        found["body"] = json.loads(text)
+        record["body"] = json.loads(text)
     except ValueError:
-        found["body"] = text.splitlines()
-    return found
+        record["body"] = text.splitlines()
+    return record
 
 
 if __name__ == "__main__":

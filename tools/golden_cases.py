@@ -1,7 +1,7 @@
 """Command lines of `tools/golden.py`, by case, and the input files that they read.
 
-A line is a jaxscore command, or a shell command if it starts with `$`. Each case runs in a folder
-of its own, which holds links to the repository's `jaxscore/`, `configs/` and `tests/`, and the
+A line is a jaxscore command, or a shell command if it starts with `$`. Each case runs in a separate
+folder, which holds links to the repository's `jaxscore/`, `configs/` and `tests/`, and the
 files of `write_inputs` in `in/`. Outputs go to the current folder.
 """
 

@@ -51,12 +51,12 @@ SETTING = re.compile(r"^\| (\w+) \| .* \|$")  # a row of a table of settings in 
 
 
 class Difference(NamedTuple):
-    place: str
+    location: str
     before: Any
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.place}: {_shorten(self.before)} -> {_shorten(self.after)}"
+        return f"{self.location}: {_shorten(self.before)} -> {_shorten(self.after)}"
 
 
 class Missing:
@@ -85,13 +85,13 @@ def compare_folders(
         files = _files(before / case), _files(after / case)
         for name in sorted(files[0].keys() | files[1].keys()):
             n_files += 1
-            found = _compare_file(name, files[0].get(name), files[1].get(name), tolerance)
-            if found:
+            differences = _compare_file(name, files[0].get(name), files[1].get(name), tolerance)
+            if differences:
                 n_different += 1
-                print(f"\n{case}/{name}: {len(found)} differences")
-                print("\n".join(f"  {line}" for line in found[:MOST_LINES]))
-                if len(found) > MOST_LINES:
-                    print(f"  ... and {len(found) - MOST_LINES} more")
+                print(f"\n{case}/{name}: {len(differences)} differences")
+                print("\n".join(f"  {line}" for line in differences[:MOST_LINES]))
+                if len(differences) > MOST_LINES:
+                    print(f"  ... and {len(differences) - MOST_LINES} more")
     print(f"\n{n_different} of {n_files} files differ in {len(names)} cases")
     return int(n_different > 0)
 
@@ -117,10 +117,10 @@ def _compare_file(
     if before.read_bytes() == after.read_bytes():
         return []
     read = next((read for suffix, read in READERS.items() if name.endswith(suffix)), _read_lines)
-    one, other = read(before), read(after)
-    if _are_lines(one) and _are_lines(other):
-        return _diff_lines(one, other)
-    return list(_differences(one, other, "", tolerance))
+    first, second = read(before), read(after)
+    if _are_lines(first) and _are_lines(second):
+        return _diff_lines(first, second)
+    return list(_differences(first, second, "", tolerance))
 
 
 def _are_lines(value: Any) -> bool:
@@ -133,31 +133,31 @@ def _diff_lines(before: list[str], after: list[str]) -> list[Difference | str]:
 
 
 def _differences(
-    before: Any, after: Any, place: str, tolerance: float
+    before: Any, after: Any, location: str, tolerance: float
 ) -> Iterator[Difference | str]:
     """Compare two values as JSON has them, with the order of keys and the types of numbers."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
             if key not in before or key not in after:
                 yield Difference(
-                    f"{place}.{key}", before.get(key, MISSING), after.get(key, MISSING)
+                    f"{location}.{key}", before.get(key, MISSING), after.get(key, MISSING)
                 )
             elif not _is_volatile(key):
-                yield from _differences(before[key], after[key], f"{place}.{key}", tolerance)
+                yield from _differences(before[key], after[key], f"{location}.{key}", tolerance)
         if set(before) == set(after) and list(before) != list(after):
-            yield Difference(f"{place} (order of keys)", list(before), list(after))
+            yield Difference(f"{location} (order of keys)", list(before), list(after))
     elif _are_lines(before) and _are_lines(after) and len(before) != len(after):
-        yield from (f"{place}: {line}" for line in _diff_lines(before, after))
+        yield from (f"{location}: {line}" for line in _diff_lines(before, after))
     elif isinstance(before, list) and isinstance(after, list):
-        for k, (one, other) in enumerate(zip(before, after, strict=False)):
-            yield from _differences(one, other, f"{place}[{k}]", tolerance)
+        for k, (first, second) in enumerate(zip(before, after, strict=False)):
+            yield from _differences(first, second, f"{location}[{k}]", tolerance)
         if len(before) != len(after):
-            yield Difference(f"{place} (length)", len(before), len(after))
+            yield Difference(f"{location} (length)", len(before), len(after))
     elif isinstance(before, str) and isinstance(after, str):
         if _normalise(before) != _normalise(after):
-            yield Difference(place, before, after)
+            yield Difference(location, before, after)
     elif type(before) is not type(after) or not _equal(before, after, tolerance):
-        yield Difference(place, before, after)
+        yield Difference(location, before, after)
 
 
 def _is_volatile(key: str) -> bool:
@@ -184,31 +184,31 @@ def _read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError:
         return [hashlib.sha256(data).hexdigest()]
     lines = [line for line in re.split(r"[\r\n]", text) if not PROGRESS.search(line)]
-    found = []
+    kept = []
     for line in filter(None, lines):
         setting = SETTING.match(line)
         if setting is None or not _is_volatile(setting.group(1)):
-            found.append(_normalise(line).rstrip())
-    return sorted(found) if path.name == "server.err" else found  # requests end in any order
+            kept.append(_normalise(line).rstrip())
+    return sorted(kept) if path.name == "server.err" else kept  # requests end in any order
 
 
 def _read_json(path: Path) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return _read_lines(path)
-    if path.name.endswith(".run.json") and isinstance(found, dict) and "programs" in found:
+    if path.name.endswith(".run.json") and isinstance(value, dict) and "programs" in value:
         # Which programs were compiled depends on what ran before in the same process.
-        found["programs"] = sorted({program["name"] for program in found["programs"]})
-    if path.name.endswith(".run.json") and isinstance(found, dict) and "outputs" in found:
+        value["programs"] = sorted({program["name"] for program in value["programs"]})
+    if path.name.endswith(".run.json") and isinstance(value, dict) and "outputs" in value:
         # Reports have a date, and so have some names; the files themselves are compared.
-        outputs = {_normalise(name): facts for name, facts in found["outputs"].items()}
+        outputs = {_normalise(name): facts for name, facts in value["outputs"].items()}
         is_dated = ("_report.json", ".report.json")
-        found["outputs"] = {
+        value["outputs"] = {
             name: {} if "<date>" in name or name.endswith(is_dated) else facts
             for name, facts in outputs.items()
         }
-    return found
+    return value
 
 
 def _read_json_lines(path: Path) -> Any:
@@ -244,7 +244,7 @@ def _read_journal(path: Path) -> Any:
     """Tables of a journal with their rows by key, without the times of use."""
     with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as database:
         models = database.execute("SELECT id, fingerprint, about FROM models").fetchall()
-        found: dict[str, Any] = {
+        contents: dict[str, Any] = {
             "schema": [sql for (sql,) in database.execute("SELECT sql FROM sqlite_master")],
             "application": database.execute("PRAGMA application_id").fetchone()[0],
             "version": database.execute("PRAGMA user_version").fetchone()[0],
@@ -253,11 +253,11 @@ def _read_journal(path: Path) -> Any:
         fingerprints = {model: fingerprint for model, fingerprint, _ in models}
         for table in ("scores", "texts"):
             rows = database.execute(f"SELECT model, key, value FROM {table}").fetchall()
-            found[table] = {
+            contents[table] = {
                 f"{fingerprints[model][:8]} {key.hex()}": value.hex()
                 for model, key, value in sorted(rows)
             }
-    return found
+    return contents
 
 
 class _Markup(html.parser.HTMLParser):
@@ -293,13 +293,13 @@ def _read_page(path: Path) -> Any:
     """Markup of a report page, and its embedded data: a JSON header and arrays."""
     page = _Markup()
     page.feed(path.read_text(encoding="utf-8"))
-    found: dict[str, Any] = {"markup": page.lines}
+    contents: dict[str, Any] = {"markup": page.lines}
     if page.data:
         block = gzip.decompress(base64.b64decode(page.data))
         end = 4 + int.from_bytes(block[:4], "little")
-        found["data"] = json.loads(block[4:end])
-        found["arrays"] = block[end:].hex()
-    return found
+        contents["data"] = json.loads(block[4:end])
+        contents["arrays"] = block[end:].hex()
+    return contents
 
 
 READERS: dict[str, Callable[[Path], Any]] = {

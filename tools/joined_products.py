@@ -13,11 +13,11 @@ gate and the input of its MLP are:
     both          qkv and gate_up
 
 `layer:RxL` is a decoder of one layer for R rows of L tokens, as `plan --topology` estimates it.
-`step:RxS` is one token of R texts behind a KV cache of S slots. It is the body of a loop of four
+`step:RxS` is one token of R texts after a KV cache of S slots. It is the body of a loop of four
 layers, as a model has it: without the loop the compiler copies some weights or the cache to the
 chip beforehand, which ones depends on their sizes, and the estimate counts these copies as well.
 
-"no estimate" stands where XLA has no model of some operation. Cycles are the sum of what the
+"no estimate" means that XLA cannot estimate some operation. Cycles are the sum of what the
 compiler estimates for the fusions of the program, in which nothing overlaps.
 """
 
@@ -63,13 +63,16 @@ class JoinedHeads(self_attention.Attention):
 
     turned_as_one = False
 
-    def heads(self, x, own, only_queries):
+    def heads(self, x, inputs, only_queries):
         c = self.config
         n, k = c.attention.n_heads, c.attention.n_kv_heads
         y = Linear((n + 2 * k) * c.attention.head_width, c.attention.qkv_bias, name="qkv")(x)
         y = y.reshape(*x.shape[:2], n + 2 * k, c.attention.head_width)
         parts = [y[:, :, : n + k]] if self.turned_as_one else [y[:, :, :n], y[:, :, n : n + k]]
-        turned = [apply_rotary(part, own.cos, own.sin, c.positions.interleaved) for part in parts]
+        turned = [
+            apply_rotary(heads_part, inputs.cos, inputs.sin, c.positions.interleaved)
+            for heads_part in parts
+        ]
         q, key = jnp.split(turned[0], [n], axis=2) if self.turned_as_one else turned
         return q, key, y[:, :, n + k :]
 
@@ -103,31 +106,31 @@ def compiled(target: targets.Target, raw: dict[str, Any], program: str, way: str
     parameter_shapes.cache_clear()
     jax.clear_caches()
     _, config = native.translate(Path("config"), raw)
-    kind, _, sizes = program.partition(":")
+    program_type, _, sizes = program.partition(":")
     rows, length = map(int, sizes.split("x"))
-    one, device = estimates.one_layer(config), target.devices[0]
-    if kind == "step":
-        windows = one.attention.scores.windows * IN_LOOP
-        rotary_of = one.positions.rotary_of * IN_LOOP
-        one = one.replace(n_layers=IN_LOOP, windows=windows, rotary_of=rotary_of)
-    model = abstract_model(one, "bfloat16", raw["model_type"], device)
+    layer_config, device = estimates.one_layer(config), target.devices[0]
+    if program_type == "step":
+        windows = layer_config.attention.scores.windows * IN_LOOP
+        rotary_of = layer_config.positions.rotary_of * IN_LOOP
+        layer_config = layer_config.replace(n_layers=IN_LOOP, windows=windows, rotary_of=rotary_of)
+    model = abstract_model(layer_config, "bfloat16", raw["model_type"], device)
     functions = model.functions
 
     def ints(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=on(device))
 
-    if kind == "step":
+    if program_type == "step":
         assert functions.cached is not None
         empty = jax.eval_shape(functools.partial(functions.cached.empty_cache, rows, length))
         stored = side_by_side((empty.key, empty.value), device)
         cache = KVCache(*stored, ints(), ints(rows))
-        function, given = functions.cached.extend, (*[ints(rows, 1)] * 3, (cache,))
+        function, arguments = functions.cached.extend, (*[ints(rows, 1)] * 3, (cache,))
     else:
         batch = abstract_rows(rows, length)
-        given = side_by_side((batch.ids, batch.position, batch.subtree_end), device)
+        arguments = side_by_side((batch.ids, batch.position, batch.subtree_end), device)
         function = functions.hidden_states
     with targets.compiling_for(device):
-        return lower(function, (model.params, *given), None, device).compile()
+        return lower(function, (model.params, *arguments), None, device).compile()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Plants defects in a copy of the package, one at a time, and reports which tests find them.
 
     python tools/mutants.py --list                       mutants, and those that no longer apply
-    python tools/mutants.py --results FILE.json          run all that FILE.json has no result of
+    python tools/mutants.py --results FILE.json          run all without a result in FILE.json
     python tools/mutants.py --results FILE.json --only tries journal
     python tools/mutants.py --results FILE.json --tests tests/device tests/engine -- --all
 
@@ -35,12 +35,12 @@ class Mutant(NamedTuple):
     """A planted defect.
 
     Attributes:
-        name: unique, in kebab case.
-        folder: below `jaxscore/`, where the text is searched.
-        tests: the nearest files or tests, below `tests/`, with spaces between.
-        text: occurs exactly once in the Python files of the folder.
-        replacement: what stands there instead.
-        breaks: what goes wrong.
+        name: the unique name, in kebab case.
+        folder: the folder below `jaxscore/` in which the text is searched.
+        tests: the nearest files or tests, below `tests/`, separated by spaces.
+        text: the text to replace, which occurs once in the Python files of the folder.
+        replacement: the new text.
+        breaks: the defect.
     """
 
     name: str
@@ -165,7 +165,7 @@ MUTANTS = [
          "a prompt that is a prefix of the others has nothing left to feed"),
         ("prefix-position", "plan", "plan/test_tries.py",
          "_reach(depth, subtree_end) - np.int32(len(prefix_ids))",
-         "_reach(depth, subtree_end)", "rows behind a prefix are planned too long"),
+         "_reach(depth, subtree_end)", "rows after a prefix are planned too long"),
         ("slots-size", "plan", "plan/test_decode_slots.py",
          "len(request.ids) - shared + request.n_new - 2",
          "len(request.ids) - shared + request.n_new - 3", "a text may need one slot more"),
@@ -199,7 +199,7 @@ MUTANTS = [
          "math.sqrt(1 + math.log(ratio))", "LongRoPE's factor is wrong"),
         ("layers-pattern", "models", "models/config models/test_published_configs.py",
          "FULL if not (i + 1) % interval else SLIDING",
-         "FULL if not i % interval else SLIDING", "windows stand in other layers"),
+         "FULL if not i % interval else SLIDING", "windows are in other layers"),
         ("layers-last", "models", "models/config models/test_published_configs.py",
          "SLIDING if i >= first else FULL",
          "SLIDING if i > first else FULL", "one layer lacks its window"),
@@ -225,7 +225,7 @@ MUTANTS = [
          "products carry a NaN to the other texts of its chunk"),
         ("recurrent-reached", "device", "device/recurrence/test_rules.py models/test_recurrent.py",
          ".add(-broken_RL)", ".add(0 * broken_RL)",
-         "a broken token breaks the texts behind it in the row"),
+         "a broken token breaks the texts after it in the row"),
         ("recurrent-key-heads", "device", "device/recurrence/test_rules.py",
          "keys = jnp.repeat(k[chunk], group, 1) * decay",
          "keys = jnp.tile(k[chunk], (1, group, 1, 1)) * decay",
@@ -245,7 +245,7 @@ MUTANTS = [
         # dispatch
         ("dispatch-program", "engine", "engine/test_dispatch.py engine/test_on_eight_devices.py",
          "key = batch.shape, paths and paths.shape", "key = batch.shape",
-         "bits of a score depend on the batches beside it"),
+         "bits of a score depend on the other batches"),
         # GGUF
         ("gguf-entry", "models", "models/weights/test_gguf.py",
          "data = tensor.data[index * n_bytes : (index + 1) * n_bytes]",
@@ -347,13 +347,13 @@ def _parse() -> argparse.Namespace:
 
 
 def _find(root: Path, mutant: Mutant) -> Path | str:
-    """The file that has the mutant's text, or why there is none."""
-    found = []
+    """Return the file that has the mutant's text, or the reason that there is none."""
+    paths = []
     for path in sorted((root / "jaxscore" / mutant.folder).rglob("*.py")):
-        found += [path.relative_to(root)] * path.read_text(encoding="utf-8").count(mutant.text)
-    if len(found) == 1:
-        return found[0]
-    return f"its text occurs {len(found)} times in jaxscore/{mutant.folder}"
+        paths += [path.relative_to(root)] * path.read_text(encoding="utf-8").count(mutant.text)
+    if len(paths) == 1:
+        return paths[0]
+    return f"its text occurs {len(paths)} times in jaxscore/{mutant.folder}"
 
 
 def _run(mutant: Mutant, tests: list[str], options: list[str]) -> dict[str, Any]:
@@ -380,12 +380,12 @@ def _run(mutant: Mutant, tests: list[str], options: list[str]) -> dict[str, Any]
             code, out = done.returncode, done.stdout + done.stderr
         except subprocess.TimeoutExpired:
             code, out = None, ""
-    found = re.search(r"^(FAILED|ERROR) (\S+)", out, re.MULTILINE)
-    if code not in (None, 0) and found is None:  # 3 to 5: bad arguments, or no tests
+    match = re.search(r"^(FAILED|ERROR) (\S+)", out, re.MULTILINE)
+    if code not in (None, 0) and match is None:  # 3 to 5: bad arguments, or no tests
         raise SystemExit(f"pytest ended with exit code {code}:\n{out[-1000:]}")
     killer = "time limit" if code is None else None
-    if found is not None:
-        killer = f"error in {found[2]}" if found[1] == "ERROR" else found[2]
+    if match is not None:
+        killer = f"error in {match[2]}" if match[1] == "ERROR" else match[2]
     return {
         "killed_by": killer,
         "seconds": round(time.monotonic() - start, 1),

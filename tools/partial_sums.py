@@ -1,4 +1,4 @@
-"""What it does to a bfloat16 run's scores if devices exchange their partial sums in bfloat16.
+"""The effect on a bfloat16 run's scores of exchanging partial sums in bfloat16.
 
     python tools/partial_sums.py
 
@@ -57,8 +57,8 @@ def _rounded(x: jax.Array) -> jax.Array:
 
 def _ring(parts: list[jax.Array]) -> jax.Array:
     total = _rounded(parts[0])
-    for part in parts[1:]:
-        total = _rounded(total + _rounded(part))
+    for addend in parts[1:]:
+        total = _rounded(total + _rounded(addend))
     return total
 
 
@@ -81,10 +81,10 @@ def write_model(folder: Path) -> None:
             continue
         heads = np.moveaxis(tensor, 1, 0) if "o_proj" in name else tensor
         heads = heads.reshape(-1, HEAD_WIDTH, WIDTH)
-        made = np.zeros((8, HEAD_WIDTH, WIDTH), tensor.dtype)
-        made[list(PLACES)] = np.repeat(heads, HEADS // len(heads), axis=0)
-        made = made.reshape(-1, WIDTH)
-        tensors[name] = np.ascontiguousarray(made.T if "o_proj" in name else made)
+        padded = np.zeros((8, HEAD_WIDTH, WIDTH), tensor.dtype)
+        padded[list(PLACES)] = np.repeat(heads, HEADS // len(heads), axis=0)
+        padded = padded.reshape(-1, WIDTH)
+        tensors[name] = np.ascontiguousarray(padded.T if "o_proj" in name else padded)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -108,17 +108,17 @@ def texts() -> dict[str, list[str]]:
     items = held_out.path_items(5, 60)
     pages = [(ROOT / name).read_text(encoding="utf-8") for name in PAGES]
     pieces = [page[k : k + 300] for page in pages for k in range(0, len(page), 900)]
-    return {"like": [one.prompt(True) + one.chain.answer for one in items], "unlike": pieces}
+    return {"like": [item.prompt(True) + item.chain.answer for item in items], "unlike": pieces}
 
 
 def scores(scorer: Scorer, asked: list[str]) -> Scores:
     requests = [Request(k, "", text) for k, text in enumerate(asked)]
-    return [np.asarray(one.logprob) for one in scorer.score(requests, boundary="separate")]
+    return [np.asarray(scored.logprob) for scored in scorer.score(requests, boundary="separate")]
 
 
-def moved(one: Scores, other: Scores) -> tuple[float, float, float]:
-    """Largest distance, mean of the texts' largest, mean over all tokens."""
-    far = [np.abs(a - b) for a, b in zip(one, other, strict=True)]
+def moved(first: Scores, second: Scores) -> tuple[float, float, float]:
+    """Return the largest distance, the mean of the texts' largest, and the mean over all tokens."""
+    far = [np.abs(a - b) for a, b in zip(first, second, strict=True)]
     largest = [float(x.max()) for x in far]
     return max(largest), float(np.mean(largest)), float(np.concatenate(far).mean())
 
@@ -132,8 +132,8 @@ def layouts(scorer: Scorer, asked: list[str]) -> tuple[float, float]:
         Scorer(scorer.model, scorer.encoder, batch_tokens=scorer.batch_tokens // 2),
         Scorer(apart, scorer.encoder, batch_tokens=scorer.batch_tokens),
     ]
-    found = zip(*(scores(one, asked) for one in (scorer, *others)), strict=True)
-    largest = [float(np.ptp(np.stack(one), axis=0).max()) for one in found]
+    by_text = zip(*(scores(layout, asked) for layout in (scorer, *others)), strict=True)
+    largest = [float(np.ptp(np.stack(text), axis=0).max()) for text in by_text]
     return max(largest), float(np.mean(largest))
 
 
@@ -142,24 +142,24 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as made:
-        write_model(Path(made))
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(Path(folder))
 
         def scored(asked: list[str], count: int, way: str) -> Scores:
             with shards(count, way):
-                return scores(Scorer.from_pretrained(made, dtype="bfloat16"), asked)
+                return scores(Scorer.from_pretrained(folder, dtype="bfloat16"), asked)
 
         for name, asked in texts().items():
-            exact = scores(Scorer.from_pretrained(made, dtype="float32"), asked)
-            floor = layouts(Scorer.from_pretrained(made, dtype="bfloat16"), asked)
+            exact = scores(Scorer.from_pretrained(folder, dtype="float32"), asked)
+            floor = layouts(Scorer.from_pretrained(folder, dtype="bfloat16"), asked)
             print(f"{name}: {len(asked)} texts, {sum(map(len, exact))} tokens")
             print("layout             largest {:.4f}  mean of largest {:.4f}".format(*floor))
             for count in (2, 4, 8):
                 plain = scored(asked, count, "float32")
                 for way in WAYS:
-                    found = scored(asked, count, way)
-                    largest, mean, _ = moved(found, plain)
-                    error = moved(found, exact)[2]
+                    way_scores = scored(asked, count, way)
+                    largest, mean, _ = moved(way_scores, plain)
+                    error = moved(way_scores, exact)[2]
                     grown = error / moved(plain, exact)[2] - 1
                     print(
                         f"model={count}  {way:8}  largest {largest:.4f}  mean of largest {mean:.4f}"

@@ -1,4 +1,4 @@
-"""Packages that some tools need beside the package's own requirements."""
+"""Packages that some tools need in addition to the package's requirements."""
 
 import importlib.util
 import sys

@@ -72,7 +72,7 @@ def jax_scores(
         results = scorer.score(requests, boundary="separate", special_tokens=False)
         pairs = list(zip(requests, results, strict=True))[:layouts]
         noise = OtherLayouts(scorer).scores(pairs, boundary="separate", special_tokens=False)
-    return [one.token_ids for one in results], [one.logprob[1:] for one in results], noise
+    return [r.token_ids for r in results], [r.logprob[1:] for r in results], noise
 
 
 def torch_scores(folder: Path, ids: Sequence[np.ndarray], dtype: str) -> Scores:
@@ -99,7 +99,7 @@ def distance(a: Scores, b: Scores) -> tuple[float, float, float, float]:
     """
     differences = [x.astype(np.float64) - y for x, y in zip(a, b, strict=True)]
     tokens = np.abs(np.concatenate(differences))
-    means = max(abs(float(one.mean())) for one in differences)
+    means = max(abs(float(difference.mean())) for difference in differences)
     return float(tokens.max()), float(np.percentile(tokens, 99)), float(tokens.mean()), means
 
 

@@ -75,21 +75,21 @@ def estimated_cycles(text: str) -> int:
             bodies[current].append(line)
 
     def steps(line: str) -> int:
-        if known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line):
-            return int(known[1])
+        if trip_count := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line):
+            return int(trip_count[1])
         condition = bodies[named("condition", line)]
         limits = [
-            int(n) for part in condition for n in re.findall(r"s32\[\]\S* constant\((\d+)\)", part)
+            int(n) for line in condition for n in re.findall(r"s32\[\]\S* constant\((\d+)\)", line)
         ]
         if not limits:
             raise ValueError(f"no number of steps: {line.strip()[:100]}")
         return max(limits)
 
     def named(attribute: str, line: str) -> str:
-        found = re.search(rf"{attribute}=%?([\w.\-]+)", line)
-        if found is None:
+        match = re.search(rf"{attribute}=%?([\w.\-]+)", line)
+        if match is None:
             raise ValueError(f"no {attribute}: {line.strip()[:100]}")
-        return found[1]
+        return match[1]
 
     def cycles(name: str) -> int:
         total = 0
@@ -110,12 +110,12 @@ def estimated_cycles(text: str) -> int:
 
 
 def estimate(shape: tuple[int, int, int], dtype: str, terms: tuple[str, ...]) -> dict[str, float]:
-    """Estimated megacycles of value and gradient of both ways, and their ratio.
+    """Estimate megacycles of value and gradient of both ways, and their ratio.
 
     Args:
         shape: positions, vocabulary and width.
-        dtype: of hidden states and unembedding.
-        terms: as of `token_scores`.
+        dtype: dtype of hidden states and unembedding.
+        terms: see `token_scores`.
     """
     positions, vocabulary, width = shape
     device = targets.tpu("v5e:1x1").devices[0]
@@ -138,12 +138,12 @@ def estimate(shape: tuple[int, int, int], dtype: str, terms: tuple[str, ...]) ->
     )
     with backend, targets.compiling_for(device):
         fused = program(ours)
-        whole = program(plain)
+        unfused = program(plain)
     flops = 2 * positions * vocabulary * width * (6 if dtype == "float32" else 1)
     kernel = flops / FLOPS_PER_CYCLE
     return {
-        "token_scores": (fused + kernel) / 1e6, "log_softmax": whole / 1e6,
-        "ratio": (fused + kernel) / whole,
+        "token_scores": (fused + kernel) / 1e6, "log_softmax": unfused / 1e6,
+        "ratio": (fused + kernel) / unfused,
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Model arguments of evaluation harnesses: hf's names where hf has them, and jaxscore's own.
+"""Model arguments of evaluation harnesses: hf's names where hf has one, else jaxscore's.
 
 READERS    arguments that are used, each with a function that converts and checks its value
-IDLE       arguments of hf that have no effect here, each with the values that are accepted
+IDLE       arguments of hf that are ignored here, each with the values that are accepted
 """
 
 import dataclasses
@@ -47,8 +47,8 @@ def _pretrained(name: str, value: Any) -> Any:
     try:
         return _path(name, value)
     except ArgumentError:
-        found = type(value).__name__
-        raise _invalid(name, found, "a folder, a hub id, demo or a Scorer") from None
+        type_name = type(value).__name__
+        raise _invalid(name, type_name, "a folder, a hub id, demo or a Scorer") from None
 
 
 def _one_of(*choices: str) -> Callable[[str, Any], str | None]:
@@ -89,9 +89,8 @@ def _integer(minimum: int) -> Callable[[str, Any], int | None]:
 
 
 def _revision(name: str, value: Any) -> str | None:
-    """hf's default is "main", which a folder does not have."""
     revision = _text(name, value)
-    return None if revision == "main" else revision
+    return None if revision == "main" else revision  # hf's default, which a folder does not have
 
 
 def _dtype(name: str, value: Any) -> str | None:
@@ -109,14 +108,16 @@ def _dtype(name: str, value: Any) -> str | None:
 def _device(name: str, value: Any) -> str | None:
     if value is None or value == HARNESS_DEFAULTS["device"]:
         return None
-    kind, colon, number = str(value).partition(":")
-    if kind not in ("cpu", "cuda", "gpu", "tpu"):
-        raise _invalid(name, value, "cpu, gpu, cuda or tpu, as JAX has them")
+    backend, colon, number = str(value).partition(":")
+    if backend not in ("cpu", "cuda", "gpu", "tpu"):
+        raise _invalid(name, value, "cpu, gpu, cuda or tpu, as in JAX")
     if colon and number != "0":
         raise _invalid(
-            name, value, f"{kind}; CUDA_VISIBLE_DEVICES chooses among several, and mesh takes all"
+            name,
+            value,
+            f"{backend}; CUDA_VISIBLE_DEVICES chooses among several, and mesh takes all",
         )
-    return kind
+    return backend
 
 
 def _template_args(name: str, value: Any) -> dict[str, Any] | None:
@@ -143,7 +144,7 @@ def _batch_tokens(name: str, value: Any) -> int | str | None:
 
 
 def _keys(name: str, value: Any) -> tuple[str, ...] | None:
-    """A list of keys, or a text with `+` between them: a comma separates arguments."""
+    """Return the keys of a list or of a text such as "KEY+OTHER": a comma separates arguments."""
     if value is None:
         return None
     keys = value.split("+") if isinstance(value, str) else value
@@ -154,20 +155,21 @@ def _keys(name: str, value: Any) -> tuple[str, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Checked `model_args`, each annotated with the function that reads it from (name, value).
+    """Checked `model_args`, each annotated with the function that converts (name, value).
 
     Attributes:
         pretrained: a folder, a hub id, "demo", or a `Scorer`.
         tokenizer: a folder or hub id of another tokenizer.
-        max_length: maximum tokens of a text, or None for the config's, see `model.max_length`.
+        max_length: the maximum tokens of a text, or None for the config's, see `model.max_length`.
         add_bos_token: None leaves it to the tokenizer.
-        prefix_token_id: precedes a text without context; None is BOS, or EOS if there is none.
-        think_end_token: text or id after which the answer starts.
+        prefix_token_id: the token before a text without context; None is the BOS, or the EOS if
+            there is none.
+        think_end_token: the text or id after which the answer starts.
         peft: a LoRA adapter.
-        details: JSONL file for per-token numbers.
-        audit_noise: number of requests per call that are scored again in other layouts.
+        details: a JSONL file for per-token numbers.
+        audit_noise: the number of requests per call that are scored again in other layouts.
         device, dtype, mesh, quantize, batch_tokens, journal, reproducible, implementation,
-            accept_config, cache_dir, revision, trust_remote_code: as of `Scorer.from_pretrained`.
+            accept_config, cache_dir, revision, trust_remote_code: see `Scorer.from_pretrained`.
     """
 
     pretrained: Annotated[Any, _pretrained]
@@ -202,7 +204,7 @@ READERS: dict[str, Callable[[str, Any], Any]] = {
     name: annotation.__metadata__[0]
     for name, annotation in get_type_hints(Arguments, include_extras=True).items()
 }
-# Arguments that make a scorer, and so have no place beside one that is already made.
+# Arguments that configure a new scorer, so they are refused if `pretrained` is a scorer.
 SCORER_ARGUMENTS = (
     "tokenizer revision trust_remote_code dtype device peft quantize mesh batch_tokens journal "
     "reproducible implementation accept_config cache_dir"
@@ -215,11 +217,11 @@ LM_EVAL_ARGUMENTS = frozenset(
 
 
 class Idle(NamedTuple):
-    """An argument of hf that has no effect here.
+    """An argument of hf that is ignored here.
 
     Attributes:
-        accepts: whether a value changes no number.
-        advice: what to do instead of the other values.
+        accepts: a predicate: True for a value that changes no number.
+        advice: the remedy for other values.
     """
 
     accepts: Callable[[Any], bool]
@@ -256,9 +258,9 @@ IDLE = {
     "max_batch_size": Idle(_batch_size, "expected a whole number"),
     "truncation": Idle(OFF, "it cuts prompts at the right; max_length cuts them at the left"),
     "use_fast_tokenizer": Idle(_only(True, "true"), "slow tokenizers give no offsets"),
-    "backend": Idle(_only("default", "causal"), "jaxscore has causal language models alone"),
+    "backend": Idle(_only("default", "causal"), "jaxscore has causal language models only"),
     "subfolder": Idle(_only(""), "give the folder itself as pretrained"),
-    "softmax_dtype": Idle(_only("float32", "torch.float32"), "the softmax is float32 always"),
+    "softmax_dtype": Idle(_only("float32", "torch.float32"), "the softmax is always float32"),
     "mixed_precision_dtype": Idle(_only(), "give dtype=bfloat16"),
     "parallelize": Idle(OFF, MESH),
     "tp_plan": Idle(_only(), MESH),
@@ -276,32 +278,32 @@ def read_arguments(values: Mapping[str, Any]) -> tuple[Arguments, list[str]]:
         values: name -> Python value, or its text.
 
     Returns:
-        The arguments, and the names given by the user that have no effect.
+        The arguments, and the names that the user gave but that are ignored.
 
     Raises:
         ArgumentError: an unknown name, or an invalid value.
     """
-    read: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     idle = []
     for name, value in values.items():
         if name in READERS:
-            read[name] = READERS[name](name, value)
+            checked[name] = READERS[name](name, value)
         elif name in IDLE:
             if value is not None and not IDLE[name].accepts(value):
                 raise ArgumentError(f"model_args: {name}={value!r}: {IDLE[name].advice}")
             if value is not None and HARNESS_DEFAULTS.get(name) != value:
                 idle.append(name)
         else:
-            near = difflib.get_close_matches(name, [*READERS, *IDLE], n=2)
-            known = f"known are {', '.join(sorted(READERS))}"
-            hint = f"is it {' or '.join(near)}?" if near else known
-            raise ArgumentError(f"model_args: {name} is no argument of jaxscore; {hint}")
-    if read.get("pretrained") is None:
+            matches = difflib.get_close_matches(name, [*READERS, *IDLE], n=2)
+            expected = f"expected one of {', '.join(sorted(READERS))}"
+            hint = f"is it {' or '.join(matches)}?" if matches else expected
+            raise ArgumentError(f"model_args: {name} is not an argument of jaxscore; {hint}")
+    if checked.get("pretrained") is None:
         raise ArgumentError(
             "model_args: pretrained is missing; give a folder, a hub id or demo: "
             "--model_args pretrained=NAME"
         )
-    args = Arguments(**{name: value for name, value in read.items() if value is not None})
+    args = Arguments(**{name: value for name, value in checked.items() if value is not None})
     if args.enable_thinking is not None:
         template = {**args.chat_template_args, "enable_thinking": args.enable_thinking}
         args = dataclasses.replace(args, chat_template_args=template)
@@ -310,10 +312,10 @@ def read_arguments(values: Mapping[str, Any]) -> tuple[Arguments, list[str]]:
             "model_args: enable_thinking needs think_end_token, the text or id after which the "
             "answer begins, such as think_end_token=</think>"
         )
-    made = [name for name in SCORER_ARGUMENTS if read.get(name) not in (None, False)]
-    if made and not isinstance(args.pretrained, str):
+    scorer_args = [name for name in SCORER_ARGUMENTS if checked.get(name) not in (None, False)]
+    if scorer_args and not isinstance(args.pretrained, str):
         raise ArgumentError(
-            f"model_args: {', '.join(made)} beside a Scorer as pretrained; make the scorer with "
-            "it, or give the name of the model"
+            f"model_args: {', '.join(scorer_args)} cannot change a Scorer passed as pretrained; "
+            "create the Scorer with it, or give the name of the model"
         )
     return args, idle

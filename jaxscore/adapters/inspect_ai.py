@@ -1,7 +1,7 @@
 """A model of inspect_ai: `inspect eval TASK --model jaxscore/NAME`.
 
 Conversations go through the scheduler and the worker of `jaxscore.server`, without HTTP: texts are
-generated together, and log-probabilities are the scorer's. Found by the entry point `inspect_ai`.
+generated together, and log-probabilities are the scorer's. The entry point is `inspect_ai`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from jaxscore.server.completions import chat_logprobs, read_chat
 from jaxscore.server.service import Service
 
 STOP_SECONDS = 25.0  # for the work in progress when the model is closed
-# Fields of GenerateConfig that a chat request has too, which refuses values that it does not apply
+# Fields of GenerateConfig that a chat request also has; it refuses values that it does not apply
 FIELDS = (
     "max_tokens temperature top_p top_k seed logprobs top_logprobs frequency_penalty "
     "presence_penalty logit_bias"
@@ -62,7 +62,7 @@ class JaxscoreAPI(ModelAPI):
             logging.getLogger("jaxscore").warning("%s", line)
         self._service = Service(self._scorer, Settings(names=(model_name,)))
         self._service.worker.start()
-        self._service.worker.ready.result()  # raises what the first window raises
+        self._service.worker.ready.result()  # raises the error of the first window
 
     async def generate(
         self,
@@ -74,17 +74,17 @@ class JaxscoreAPI(ModelAPI):
         """Continue a conversation.
 
         Raises:
-            InputError: something that is not applied here, by name.
+            InputError: the task uses a feature that is not applied here; the message names it.
         """
         if tools:
             raise InputError("the task has tools, which are not applied here; take one without")
         if used := [name for name in NOT_APPLIED if getattr(config, name, None)]:
             raise InputError(f"{used[0]} is not applied here; leave it out")
         loop, service = asyncio.get_running_loop(), self._service
-        n_prompt_top, most = config.prompt_logprobs, service.settings.max_logprobs
-        if n_prompt_top is not None and not 0 <= n_prompt_top <= most:
+        n_prompt_top, max_top = config.prompt_logprobs, service.settings.max_logprobs
+        if n_prompt_top is not None and not 0 <= n_prompt_top <= max_top:
             raise InputError(
-                f"prompt_logprobs is {n_prompt_top}, expected a whole number from 0 to {most}"
+                f"prompt_logprobs is {n_prompt_top}, expected a whole number from 0 to {max_top}"
             )
         try:
             raw = orjson.dumps(_body(input, config), option=orjson.OPT_NON_STR_KEYS)
@@ -110,8 +110,8 @@ class JaxscoreAPI(ModelAPI):
         def listed(tokens: slice, top: int | None) -> Logprobs | None:
             if choice.logprobs is None or top is None:
                 return None
-            part = choice.logprobs.part(tokens, top)
-            content: Any = chat_logprobs(self._service.token_bytes, part)
+            logprobs = choice.logprobs.select(tokens, top)
+            content: Any = chat_logprobs(self._service.token_bytes, logprobs)
             return Logprobs(content=content)
 
         return ChatCompletionChoice(
@@ -122,11 +122,11 @@ class JaxscoreAPI(ModelAPI):
         )
 
     def max_connections(self) -> int:
-        """Conversations at a time: as many as the device generates together."""
+        """Return the number of conversations that the device generates together."""
         return most_rows(self._scorer.model)
 
     def collapse_user_messages(self) -> bool:
-        """Chat templates take user and assistant in turn."""
+        """Return True: chat templates alternate user and assistant."""
         return True
 
     def close(self) -> None:
@@ -136,16 +136,16 @@ class JaxscoreAPI(ModelAPI):
 
 
 def _body(messages: list[ChatMessage], config: GenerateConfig) -> dict[str, Any]:
-    """The conversation as the body of a chat request."""
+    """Return the conversation as the body of a chat request."""
     for message in messages:
-        parts = [] if isinstance(message.content, str) else message.content
-        others = [part.type for part in parts if part.type != "text"]
+        contents = [] if isinstance(message.content, str) else message.content
+        others = [content.type for content in contents if content.type != "text"]
         if message.role == "tool":
             others.append("a tool's answer")
         elif getattr(message, "tool_calls", None):
             others.append("a tool's call")
         if others:
-            raise InputError(f"a message has {others[0]}, expected text alone")
+            raise InputError(f"a message has {others[0]}, expected only text")
     names = {name: name for name in FIELDS} | RENAMED
     values = {field: getattr(config, name) for name, field in names.items()}
     return {

@@ -2,7 +2,7 @@
 
 questions   sorted by their ids, so that shared text stays in one window
 windows     at most 2,048 distinct questions and 4 million tokens, planned together
-answers     yielded per window, each with the places of all equal questions
+answers     yielded per window, each with the indices of all equal questions
 """
 
 import copy
@@ -40,7 +40,7 @@ WINDOW = 2048
 
 
 class Question(NamedTuple):
-    """What is the log-probability of `continuation` after `context`? Both are int32 ids."""
+    """A request for the log-probability of `continuation` after `context`, both int32 ids."""
 
     context: np.ndarray
     continuation: np.ndarray
@@ -50,35 +50,35 @@ class Answer(NamedTuple):
     """Scores of one distinct question.
 
     Attributes:
-        places: indices of the question.
-        sequence: what the model reads; its targets are the continuation.
-        scores: of the continuation's tokens.
-        cut: number of tokens dropped at the left.
+        indices: the indices of all equal questions.
+        sequence: the model's input; its targets are the continuation.
+        scores: the scores of the continuation's tokens.
+        cut: the number of tokens dropped at the left.
     """
 
-    places: list[int]
+    indices: list[int]
     sequence: TokenSequence
     scores: SequenceScores
     cut: int
 
     @property
     def total(self) -> float:
-        """Log-probability of the continuation, nats, summed in float64."""
+        """The log-probability of the continuation in nats, summed in float64."""
         return float(self.scores.logprob.sum(dtype=np.float64))
 
     @property
     def greedy(self) -> bool:
-        """Whether every token is the most probable one."""
+        """True if every token is the most probable one."""
         return bool(self.scores.greedy.all())
 
 
 class _Distinct(NamedTuple):
-    places: list[int]
+    indices: list[int]
     sequence: TokenSequence
     cut: int
 
 
-def answers(
+def answer_questions(
     lm: LocalLM,
     questions: Sequence[Question],
     max_length: int,
@@ -90,21 +90,21 @@ def answers(
     """Answer all questions.
 
     Args:
-        max_length: tokens that the model reads; older ones, including a BOS, are dropped.
-        name_of: name of the question at a place, for messages.
+        max_length: maximum input tokens; older ones, including a BOS, are dropped.
+        name_of: returns the name of the question at an index, for messages.
         window, window_tokens: maximum questions and tokens that are planned together.
 
     Yields:
         The answers of each window.
 
     Raises:
-        InputError: a question that the model cannot answer, before anything is computed; or a
-            number that is not finite.
+        InputError: the model cannot answer a question (raised before anything is computed), or a
+            number is not finite.
     """
-    for place, question in enumerate(questions):
-        if why := _complaint(question, max_length):
-            raise InputError(f"{name_of(place)}: {why}")
-    distinct = _distinct_places(questions)
+    for index, question in enumerate(questions):
+        if problem := _problem(question, max_length):
+            raise InputError(f"{name_of(index)}: {problem}")
+    distinct = _group_equal(questions)
 
     def windows() -> Iterator[list[_Distinct]]:
         return _windows(questions, distinct, max_length, window, window_tokens)
@@ -112,7 +112,7 @@ def answers(
     for planned in windows():  # all of them first: an error in the last would end hours of work
         if complaints := lm.engine.complaints([question.sequence for question in planned]):
             first = min(complaints)
-            raise InputError(f"{name_of(planned[first].places[0])}: {complaints[first]}")
+            raise InputError(f"{name_of(planned[first].indices[0])}: {complaints[first]}")
     waiting: deque[list[_Distinct]] = deque()
 
     def sequences() -> Iterator[list[TokenSequence]]:
@@ -125,22 +125,22 @@ def answers(
         for group, scores in zip(waiting.popleft(), all_scores, strict=True):
             if not (np.isfinite(scores.logprob).all() and np.isfinite(scores.entropy).all()):
                 raise InputError(
-                    f"{name_of(group.places[0])}: the model gives a log-probability that is "
+                    f"{name_of(group.indices[0])}: the model gives a log-probability that is "
                     "not finite; check the weights, or use dtype=float32"
                 )
-            window_answers.append(Answer(group.places, group.sequence, scores, group.cut))
+            window_answers.append(Answer(group.indices, group.sequence, scores, group.cut))
         yield window_answers
 
 
-def _complaint(question: Question, max_length: int) -> str | None:
-    """Why a question has no answer, or None."""
+def _problem(question: Question, max_length: int) -> str | None:
+    """Return the reason that a question cannot be answered, or None."""
     if not len(question.context):
         return (
-            "its context has no tokens, so nothing comes before the continuation; blanks at a "
-            "context's end count to the continuation"
+            "its context is empty, so no token comes before the continuation (spaces at a "
+            "context's end belong to the continuation)"
         )
     if not len(question.continuation):
-        return "its continuation has no tokens of its own"
+        return "its continuation adds no token to the context"
     if len(question.continuation) > max_length:
         return (
             f"its continuation has {len(question.continuation)} tokens, and max_length is "
@@ -149,8 +149,8 @@ def _complaint(question: Question, max_length: int) -> str | None:
     return None
 
 
-def _distinct_places(questions: Sequence[Question]) -> list[list[int]]:
-    """Places of each distinct question, sorted by its ids."""
+def _group_equal(questions: Sequence[Question]) -> list[list[int]]:
+    """Return the indices of each distinct question, sorted by its ids."""
     # Equal contexts share one array, so each is converted once.
     contexts = {id(question.context): question.context for question in questions}
     as_bytes = {key: _bytes(context) for key, context in contexts.items()}
@@ -159,37 +159,37 @@ def _distinct_places(questions: Sequence[Question]) -> list[list[int]]:
         (rank[as_bytes[id(question.context)]], _bytes(question.continuation))
         for question in questions
     ]
-    places = sorted(range(len(questions)), key=keys.__getitem__)
-    return [list(equal) for _, equal in itertools.groupby(places, key=keys.__getitem__)]
+    indices = sorted(range(len(questions)), key=keys.__getitem__)
+    return [list(equal) for _, equal in itertools.groupby(indices, key=keys.__getitem__)]
 
 
 def _windows(
     questions: Sequence[Question],
     distinct: Sequence[list[int]],
     max_length: int,
-    most: int,
-    most_tokens: int,
+    max_questions: int,
+    max_tokens: int,
 ) -> Iterator[list[_Distinct]]:
-    """Distinct questions that are planned together."""
+    """Yield distinct questions that are planned together."""
     planned: list[_Distinct] = []
     n_tokens = 0
-    for places in distinct:
-        if planned and (len(planned) == most or n_tokens >= most_tokens):
+    for indices in distinct:
+        if planned and (len(planned) == max_questions or n_tokens >= max_tokens):
             yield planned
             planned, n_tokens = [], 0
-        context, continuation = questions[places[0]]
-        # The last token is predicted and not read, so one more fits.
+        context, continuation = questions[indices[0]]
+        # The last token is only predicted, not an input, so one more fits.
         cut = max(0, len(context) + len(continuation) - (max_length + 1))
         ids = np.concatenate([context[cut:], continuation])
         sequence = TokenSequence(ids, len(ids) - len(continuation))
-        planned.append(_Distinct(places, sequence, cut))
+        planned.append(_Distinct(indices, sequence, cut))
         n_tokens += sequence.n_input_tokens
     if planned:
         yield planned
 
 
 def _bytes(ids: np.ndarray) -> bytes:
-    """Bytes that sort like the ids, none of which is negative."""
+    """Return bytes that sort like the ids, which are not negative."""
     return ids.astype(">i4").tobytes()
 
 
@@ -207,8 +207,8 @@ class LoadedModel(NamedTuple):
     """A scorer and its tokenizer.
 
     Attributes:
-        length: maximum tokens of a text.
-        folder: of the checkpoint, or None if the arguments hold a `Scorer`.
+        length: the maximum tokens of a text.
+        folder: the checkpoint's folder, or None if the arguments hold a `Scorer`.
     """
 
     scorer: Scorer
@@ -221,18 +221,18 @@ def load_model(args: Arguments) -> LoadedModel:
     """Load the model and its tokenizer.
 
     Raises:
-        InputError: either cannot be used, and why.
+        InputError: either cannot be used; the message gives the reason.
     """
     if not isinstance(args.pretrained, str):
         scorer: Scorer = args.pretrained
         if args.add_bos_token is not None:
             raise InputError(
-                "model_args: add_bos_token beside a Scorer as pretrained, whose tokenizer is made "
-                "already; give the name of the model"
+                "model_args: add_bos_token cannot change the tokenizer of a Scorer passed as "
+                "pretrained; give the name of the model"
             )
         _check_length(args, scorer)
         length = args.max_length or scorer.model.max_positions
-        # Copied: a harness adds a pad token, which the owner of the scorer does not expect.
+        # Copied, since the harness adds a pad token to it.
         return LoadedModel(scorer, copy.deepcopy(scorer.encoder.tokenizer), length, None)
     options: dict[str, Any] = {"batch_tokens": args.batch_tokens, "quantize": args.quantize}
     scorer = Scorer.from_pretrained(
@@ -265,18 +265,18 @@ def load_model(args: Arguments) -> LoadedModel:
     for line in scorer.remarks:
         log.warning("%s", line)
     if args.add_bos_token and not scorer.encoder.prefix:
-        log.warning("add_bos_token: the tokenizer has no BOS, so no text begins with one")
+        log.warning("add_bos_token: ignored, since the tokenizer lacks a BOS")
     length = args.max_length or max_length(folder, tokenizer_folder, args.accept_config)
     return LoadedModel(scorer, scorer.encoder.tokenizer, length, folder)
 
 
 def _check_length(args: Arguments, scorer: Scorer) -> None:
-    """Refuse a length of more tokens than the model has positions."""
-    most = scorer.model.max_positions
-    if args.max_length is not None and args.max_length > most:
+    """Refuse a length above the model's positions."""
+    n_positions = scorer.model.max_positions
+    if args.max_length is not None and args.max_length > n_positions:
         raise InputError(
-            f"model_args: max_length is {args.max_length}, and the model takes {most} positions; "
-            "give at most that, or leave it out"
+            f"model_args: max_length is {args.max_length}, and the model has {n_positions} "
+            "positions; give at most that, or leave it out"
         )
 
 
@@ -286,10 +286,10 @@ def _folder(name: str, args: Arguments, revision: str | None) -> Path:
 
 
 def config_length(folder: Path, accepted: Sequence[str] = ()) -> int | None:
-    """Maximum tokens of a text by a checkpoint's config, or None if it has none.
+    """Return the maximum tokens of a text by a checkpoint's config, or None if it lacks a limit.
 
     Args:
-        accepted: keys of the config that are left out.
+        accepted: keys of the config to ignore.
     """
     where = str(config_path(folder))
     text = wrappers.text_of(without(read_config(folder), accepted), where, tied=None)
@@ -299,12 +299,12 @@ def config_length(folder: Path, accepted: Sequence[str] = ()) -> int | None:
 
 
 def max_length(folder: Path, tokenizer_folder: Path, accepted: Sequence[str] = ()) -> int:
-    """The config's length, the tokenizer's, or 2,048, as lm-evaluation-harness resolves it.
+    """Return the config's length, the tokenizer's, or 2,048, as lm-evaluation-harness resolves it.
 
-    The model's own limit may be another: Bloom has none, and this returns 2,048.
+    The model's limit may differ: Bloom has none, and this returns 2,048.
 
     Args:
-        accepted: keys of the config that are left out.
+        accepted: keys of the config to ignore.
     """
     if (length := config_length(folder, accepted)) is not None:
         return length

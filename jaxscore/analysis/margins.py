@@ -61,10 +61,10 @@ def within(margin: float, spread: float) -> bool:
     return math.isfinite(margin) and margin <= 2 * spread
 
 
-def count(what: str, statistic: str, spread: float, marks: Iterable[bool | None]) -> Decisions:
+def count(name: str, statistic: str, spread: float, marks: Iterable[bool | None]) -> Decisions:
     """Count decisions by their result of `within`; None is not a decision."""
     decided = [mark for mark in marks if mark is not None]
-    return Decisions(what, statistic, 2 * spread, len(decided), sum(decided))
+    return Decisions(name, statistic, 2 * spread, len(decided), sum(decided))
 
 
 def sum_decisions(marked: Iterable[Sequence[Decisions]]) -> list[Decisions]:

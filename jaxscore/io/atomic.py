@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all.
+"""Files and folders that appear complete or not at all.
 
     .NAME.part     NAME while a run writes it, locked until it is complete
 

@@ -1,7 +1,7 @@
-"""A process that answers questions within limits of time and memory, which is ended if it hangs.
+"""A process that answers questions within limits of time and memory, and is killed if it hangs.
 
-Both sides are lines of JSON. The script of the process imports nothing of jaxscore, so that it
-starts fast; it takes `confine` and `alarm` from this file by its path.
+Questions and replies are lines of JSON. For a fast start, the process's script does not import
+jaxscore; it loads `confine` and `alarm` from this file by path.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 START_LIMIT = 120.0  # seconds for imports on a slow disk
-ORPHANED = 3  # times the limit of a question: whoever should have ended the process is gone
+ORPHANED = 3  # times the limit of a question, after which a process without a parent ends
 Reply = dict[str, Any]
 
 
@@ -23,14 +23,14 @@ class ChildProcess:
     """A running process.
 
     Attributes:
-        started: the line that it writes when it is ready; None if there was none.
+        started: its first reply, when it is ready; None if it sent none.
     """
 
     def __init__(
         self, script: Path, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        # -P: the script's own folder holds modules that could shadow others. A session of its own:
-        # Ctrl-C is for whoever asks.
+        # -P: the script's folder has modules that could shadow others. A new session: Ctrl-C is for
+        # the process that asks.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(script), *arguments],
             stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ class ChildProcess:
     def ask(self, question: Mapping[str, Any], seconds: float) -> Reply | None:
         """Return the reply, or None if it is late or the process died.
 
-        After None or an exception the process is of no more use: `end` it.
+        After None or an exception the process cannot be used again: `end` it.
         """
         assert self._process.stdin is not None
         try:
@@ -73,7 +73,7 @@ class ChildProcess:
         finally:
             timer.cancel()
             timer.join()
-        # A reply of the last moment counts as late too: its process is already being ended.
+        # A reply at the last moment is late too: its process is already being killed.
         return None if late.is_set() or not line.endswith("\n") else json.loads(line)
 
     def end(self) -> None:
@@ -82,12 +82,12 @@ class ChildProcess:
 
 
 class RestartedProcess:
-    """A process that starts with the first question, and anew after one without a reply.
+    """A process that starts with the first question, and again after one without a reply.
 
     Threads may share it.
 
     Attributes:
-        process: None before the first question and after one without a reply.
+        process: the process; None before the first question and after one without a reply.
     """
 
     def __init__(self, make: Callable[[], ChildProcess]) -> None:
@@ -126,14 +126,14 @@ def confine(memory: int) -> None:
         import resource
     except ImportError:  # not on Windows; the time limit holds there too
         return
-    for kind, most in (("AS", memory), ("FSIZE", 0), ("CORE", 0)):
+    for name, limit in (("AS", memory), ("FSIZE", 0), ("CORE", 0)):
         with contextlib.suppress(ValueError, OSError, AttributeError):
-            resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (most, most))
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
 
 
 @contextlib.contextmanager
 def alarm(seconds: float) -> Iterator[None]:
-    """End this process after so long, if the system has alarms."""
+    """End this process after a time, if the system has alarms."""
     import signal
 
     if not hasattr(signal, "setitimer"):

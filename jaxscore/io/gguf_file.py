@@ -107,9 +107,9 @@ class GgufFile:
 
     Attributes:
         path: the file that was named.
-        files: all of them, in order.
-        metadata: of the first one. Arrays of numbers are NumPy arrays, other arrays lists.
-        tensors: by their name in the file.
+        files: all files, in order.
+        metadata: the metadata of the first file. Arrays of numbers are NumPy arrays, others lists.
+        tensors: the tensors by name.
     """
 
     path: Path
@@ -119,19 +119,21 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`, which also begins the names of the model's own keys.
+        """`general.architecture`, the prefix of the model's keys.
 
         Raises:
-            InputError: the file does not say it.
+            InputError: the metadata lacks it.
         """
-        found = self.metadata.get("general.architecture")
-        if not isinstance(found, str):
-            raise InputError(f"{self.path}: has no general.architecture; it is no model")
-        return found
+        architecture = self.metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise InputError(
+                f"{self.path}: the metadata lacks general.architecture, expected a language model"
+            )
+        return architecture
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF does, whatever its name (Ollama's blobs have no ending)."""
+    """Return True if a file begins like GGUF, under any name (Ollama's blobs have no ending)."""
     try:
         if not path.is_file():
             return False
@@ -181,10 +183,10 @@ def read_gguf(path: Path) -> GgufFile:
 def _read_current(path: Path) -> GgufFile:
     check_regular(path)
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as problem:
         raise InputError(f"{path}: {problem.strerror}") from None
-    return _read_version(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+    return _read_version(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=16)  # loader, tokenizer and fingerprint all ask for the same files
@@ -216,7 +218,7 @@ class _Reader:
     """Reads one mapped file from its start.
 
     Every length is compared with the bytes that are left before anything of that length is made.
-    A sparse file has terabytes left, so lengths have bounds of their own too.
+    A sparse file may be terabytes long, so lengths also have fixed bounds.
     """
 
     def __init__(self, path: Path, mapped: mmap.mmap) -> None:
@@ -224,16 +226,16 @@ class _Reader:
         self._head = min(self._size, MOST_HEAD)
 
     def contents(self) -> tuple[dict[str, Any], dict[str, _Entry]]:
-        """The metadata and the tensor table."""
+        """Return the metadata and the tensor table."""
         magic = bytes(self._mapped[: len(MAGIC)])
         if magic != MAGIC:
             raise InputError(f"{self._path}: begins with {magic!r}, expected {MAGIC!r}")
         self._at = len(MAGIC)
         version = self._number("I")
         if version not in VERSIONS:
-            kind = " (big endian)" if version >= 1 << 16 else ""
+            byte_order = " (big endian)" if version >= 1 << 16 else ""
             raise InputError(
-                f"{self._path}: GGUF version {version}{kind}, expected 2 or 3, little endian"
+                f"{self._path}: GGUF version {version}{byte_order}, expected 2 or 3, little endian"
             )
         n_tensors, n_keys = self._number("Q"), self._number("Q")
         self._check_room(n_tensors, 24, "tensors")
@@ -259,7 +261,7 @@ class _Reader:
     def views(
         self, metadata: Mapping[str, Any], table: Mapping[str, _Entry]
     ) -> dict[str, StoredTensor]:
-        """Views of the tensors' bytes, which follow each other with padding alone between them."""
+        """Return views of the tensors' bytes, between which there is only padding."""
         align = metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(align, int) or align < 8 or align & (align - 1):
             raise self._damage(f"general.alignment is {align!r}, expected a power of two from 8")
@@ -272,16 +274,16 @@ class _Reader:
         for name, (shape, type_id, offset) in sorted(table.items(), key=lambda row: row[1].offset):
             if type_id not in TYPES:
                 raise InputError(
-                    f"{self._path}: tensor {name} has the type {type_id} of ggml, which is not "
-                    f"read; known are {', '.join(kind.name for kind in TYPES.values())}"
+                    f"{self._path}: tensor {name} has the unsupported ggml type {type_id}; "
+                    f"expected one of {', '.join(supported.name for supported in TYPES.values())}"
                 )
-            kind = TYPES[type_id]
-            if shape[-1] % kind.block or 0 in shape:
+            tensor_type = TYPES[type_id]
+            if shape[-1] % tensor_type.block or 0 in shape:
                 raise self._damage(
-                    f"tensor {name} has the shape {list(shape)}, and {kind.name} has blocks of "
-                    f"{kind.block} weights in a row"
+                    f"tensor {name} has the shape {list(shape)}, and {tensor_type.name} has "
+                    f"blocks of {tensor_type.block} weights in a row"
                 )
-            n_bytes = math.prod(shape) // kind.block * kind.n_bytes
+            n_bytes = math.prod(shape) // tensor_type.block * tensor_type.n_bytes
             if start + offset != aligned(end):
                 raise self._damage(
                     f"tensor {name} begins at byte {offset:,} of the tensors, expected "
@@ -294,7 +296,7 @@ class _Reader:
                     f"least {end:,} bytes)"
                 )
             data = np.frombuffer(self._mapped, np.uint8, n_bytes, start + offset)
-            tensors[name] = StoredTensor(shape, kind, data, self._path)
+            tensors[name] = StoredTensor(shape, tensor_type, data, self._path)
         if self._size > aligned(end):
             raise self._damage(
                 f"{self._size - end:,} bytes after the last tensor, which belong to none"
@@ -326,9 +328,9 @@ class _Reader:
         return self._texts(n)
 
     def _texts(self, n: int) -> list[str]:
-        """Many strings; a vocabulary has hundreds of thousands."""
+        """Read strings; a vocabulary has hundreds of thousands."""
         mapped, at, unpack = self._mapped, self._at, struct.Struct("<Q").unpack_from
-        found = []
+        raw_texts = []
         try:
             for _ in range(n):
                 (length,) = unpack(mapped, at)
@@ -339,12 +341,12 @@ class _Reader:
                     raise self._damage(
                         f"a text of {length:,} bytes, expected at most {MOST_TEXT:,}"
                     )
-                found.append(mapped[at + 8 : end])
+                raw_texts.append(mapped[at + 8 : end])
                 at = end
         except struct.error:
             raise self._cut_off() from None
         self._at = at
-        return [text.decode("utf-8", "replace") for text in found]
+        return [text.decode("utf-8", "replace") for text in raw_texts]
 
     def _text(self) -> str:
         [text] = self._texts(1)
@@ -364,10 +366,12 @@ class _Reader:
         self._at += size
         return value
 
-    def _check_room(self, n: int, least: int, what: str) -> None:
+    def _check_room(self, n: int, least: int, entries: str) -> None:
         """Refuse a count whose smallest entries would not fit in the file."""
         if n * least > self._size - self._at:
-            raise self._damage(f"{n:,} {what}, for which {self._size - self._at:,} bytes are left")
+            raise self._damage(
+                f"{n:,} {entries}, for which {self._size - self._at:,} bytes are left"
+            )
         if n * least > self._head - self._at:
             raise self._cut_off()
 
@@ -381,5 +385,5 @@ class _Reader:
             f"({self._size:,} bytes); fetch it again"
         )
 
-    def _damage(self, found: str) -> InputError:
-        return InputError(f"{self._path}: {found}; the file is damaged; fetch it again")
+    def _damage(self, actual: str) -> InputError:
+        return InputError(f"{self._path}: {actual}; the file is damaged; fetch it again")

@@ -1,4 +1,4 @@
-"""Files that a run reads: their digests before the first read, and whether they changed since.
+"""Files that a run reads: digests before the first read, and a check that they did not change.
 
 A run reads most inputs more than once: to check them, to score them, to copy columns of a table. A
 file that is replaced or written in between would give a mixture of both versions.
@@ -26,9 +26,9 @@ class _State(NamedTuple):
     """A file or folder at a time.
 
     Attributes:
-        version: size, inode and mtime of the file, or of all files of the folder.
-        ctime_ns: the last change of content, name or mode; 0 of a folder.
-        digest: SHA-256 of the file; None of a folder and of a file beyond `MOST_HASHED_FIRST`.
+        version: the size, inode and mtime of the file, or of all files of the folder.
+        ctime_ns: the last change of content, name or mode; 0 for a folder.
+        digest: the SHA-256 of the file; None for a folder and a file beyond `MOST_HASHED_FIRST`.
     """
 
     version: str
@@ -46,20 +46,20 @@ class InputFiles:
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        """Hash the files; a pipe, and what is missing, has no state.
+        """Hash the files; the state of a pipe or a missing file is None.
 
         Args:
             paths: local files and folders.
         """
         self._started = time.time_ns()
         self._states = {path: _state(path) for path in paths}
-        # Of what was not hashed first. They may be of a new version, so no check uses them.
+        # Digests of files hashed late, perhaps in a new version, so no check uses them.
         self._late_digests: dict[Path, str | None] = {}
 
     def digest(self, path: Path) -> str | None:
         """Return the SHA-256 of one of the files, or None if it has none.
 
-        Call it after the file has been read, since a file without end is refused there.
+        Call it after the file has been read: reading refuses an endless file.
         """
         state = self._states[path]
         if state is None or state.digest is not None:
@@ -69,10 +69,10 @@ class InputFiles:
         return self._late_digests[path]
 
     def check_unchanged(self) -> None:
-        """Check that every file is the one that it was.
+        """Check that no file has changed.
 
         Raises:
-            InputError: one was replaced or written, and the results may be of both versions.
+            InputError: a file was replaced or written, so the results may mix both versions.
         """
         for path, before in self._states.items():
             if before is None:
@@ -84,7 +84,7 @@ class InputFiles:
                 is_same = False
             elif before.digest is None:
                 is_same = now == before[:2]
-            else:  # a new link or mode changes the ctime alone, and no content
+            else:  # a new link or mode changes only the ctime
                 is_same = (now == before[:2] and not is_recent) or _digest(path) == before.digest
             if not is_same:
                 raise InputError(
@@ -114,7 +114,7 @@ def _version(path: Path) -> tuple[str, int] | None:
             for file in sorted(path.rglob("*"))
             if file.is_file()
         ]
-    except OSError:  # reading it explains what cannot be looked at
+    except OSError:  # reading it reports the reason
         return None
     return hashlib.sha256(json.dumps(files).encode()).hexdigest(), 0
 

@@ -5,7 +5,7 @@ In-flight batches are seconds of work that the journal can keep. Long work there
 raises KeyboardInterrupt as usual.
 
 Python calls a signal handler in the main thread, between two bytecode instructions. While that
-thread compiles a program, which takes up to minutes, a thread of ours counts the presses.
+thread compiles a program, which takes up to minutes, another thread counts the presses.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def finish_on_interrupt() -> Iterator[None]:
 
 
 def interrupt_requested() -> bool:
-    """Whether the user pressed Ctrl-C and the run should end.
+    """Return True if the user pressed Ctrl-C and the run should end.
 
     In a multi-process run the first process decides: one that stopped alone would leave the
     others waiting for batches that it never sends.
@@ -81,7 +81,7 @@ def until_interrupt(items: Iterable[Item]) -> Iterator[Item]:
     """Pass items through until an interrupt is requested.
 
     For inputs of the scoring pipeline, which then raises KeyboardInterrupt once in-flight batches
-    are finished: nothing takes the shorter input for the whole one.
+    are finished: a shorter input is never taken for a complete one.
     """
     for item in items:
         if interrupt_requested():
@@ -90,7 +90,7 @@ def until_interrupt(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def interrupt_requested_anywhere() -> bool:
-    """`interrupt_requested` of the first process, in every process.
+    """Return `interrupt_requested` of the first process, in every process.
 
     All processes call this at the same points of their work, so that they continue together until
     in-flight batches are finished.
@@ -99,10 +99,10 @@ def interrupt_requested_anywhere() -> bool:
 
 
 def ended_by_interrupt() -> bool:
-    """Whether KeyboardInterrupt was raised in the last `handle_interrupts` block.
+    """Return True if KeyboardInterrupt was raised in the last `handle_interrupts` block.
 
-    Other exceptions of such a run follow from it: a module whose import is interrupted may fail
-    with an error of its own.
+    Other exceptions of such a run follow from it: a module whose import is interrupted may raise
+    its own error.
     """
     return _State.aborting.is_set()
 
@@ -160,7 +160,7 @@ def _count_presses() -> Iterator[None]:
 
 
 def _exit_now() -> NoReturn:
-    """Exit without unwinding. What is in the journal stays there."""
+    """Exit without unwinding. The journal keeps its entries."""
     with contextlib.suppress(Exception):
         _State.clean_up()
     if processes.is_first():

@@ -133,7 +133,7 @@ def _rows(path: Path, lists: Collection[str], *, is_lenient: bool) -> Iterator[R
             check_unicode(item, where)
         yield Row(number, where, _with_lists(item, lists, where, is_lenient=is_lenient))
     if not number:
-        raise NoItems(f"{path}: there is no item in it, expected at least one")
+        raise NoItems(f"{path}: found no items, expected at least one")
 
 
 def _is_array(path: Path) -> bool:
@@ -212,7 +212,7 @@ def read_previous_output(path: Path) -> list[dict[str, Any]]:
 
 
 def item_label(index: int, item: dict[str, Any]) -> str:
-    """Label of an item for messages: its position from 1 and its name, as in "item 3 (id s2)".
+    """Return an item's label for messages: its position from 1 and its name, "item 3 (id s2)".
 
     Unprintable characters are escaped: an id must not control the terminal.
     """
@@ -220,7 +220,7 @@ def item_label(index: int, item: dict[str, Any]) -> str:
 
 
 def named(where: str, item: dict[str, Any]) -> str:
-    """A place with the item's own name, if it has one; see `item_label`."""
+    """Return a location with the item's name, if it has one; see `item_label`."""
     for field in NAME_FIELDS:
         if isinstance(item.get(field), (str, int)):
             name = " ".join(str(item[field]).split())[:60]

@@ -34,15 +34,15 @@ MOST_LINE = 1 << 28  # bytes; a file of zeros without end is one line
 SNIFFED = 8  # bytes at the start of a file that tell its encoding
 
 
-def read_text(path: Path, expected: str = UTF8, most: int = MOST_BYTES) -> str:
+def read_text(path: Path, expected: str = UTF8, max_bytes: int = MOST_BYTES) -> str:
     r"""Read a UTF-8 file without its byte-order mark, with every newline as `\n`.
 
     Newlines are universal as in Python's text mode: `\r\n` and `\r` become `\n`. A tokenizer has
     other tokens for them, and editors do not show them. Escaped newlines in strings of JSON stay.
 
     Args:
-        expected: what should have been there, for the message.
-        most: bytes that it may have. No more are in memory, however long the file is.
+        expected: description of a valid file, for the message.
+        max_bytes: size limit, also of the memory used, however long the file is.
 
     Raises:
         InputError: missing, a folder, a device, unreadable, too long, or not UTF-8.
@@ -50,11 +50,13 @@ def read_text(path: Path, expected: str = UTF8, most: int = MOST_BYTES) -> str:
     try:
         with open_binary(path) as file:
             size = path.stat().st_size if path.is_file() else 0
-            raw = bytearray()  # in pieces: `read(most)` takes that much memory at once
-            while max(size, len(raw)) <= most and (piece := file.read(CHUNK)):
+            raw = bytearray()  # in pieces: `read(max_bytes)` takes that much memory at once
+            while max(size, len(raw)) <= max_bytes and (piece := file.read(CHUNK)):
                 raw += piece
-            if max(size, len(raw)) > most:
-                raise InputError(f"{path}: found more than {most:,} bytes, expected {expected}")
+            if max(size, len(raw)) > max_bytes:
+                raise InputError(
+                    f"{path}: found more than {max_bytes:,} bytes, expected {expected}"
+                )
     except (OSError, ValueError) as problem:
         raise unreadable_file(path, problem, expected) from None
     return decode_text(path, raw)
@@ -84,7 +86,7 @@ def check_regular(path: Path) -> None:
     """
     try:
         strange = path.exists() and not path.is_file() and not path.is_dir()
-    except (OSError, ValueError):  # then reading it tells why
+    except (OSError, ValueError):  # reading it reports the reason
         return
     if strange:
         raise InputError(f"{path}: found a pipe or a device, expected a file")
@@ -111,7 +113,7 @@ def check_side_file(path: Path, folder: Path) -> None:
     except (OSError, RuntimeError, ValueError):  # a loop of links; reading it reports the reason
         return
     repositories = [parent.parent for parent in root.parents if parent.name == "snapshots"]
-    roots = [root, *(place / "blobs" for place in repositories if "--" in place.name)]
+    roots = [root, *(folder / "blobs" for folder in repositories if "--" in folder.name)]
     if not any(target.is_relative_to(allowed) for allowed in roots):
         raise InputError(
             f"{path}: found a link out of the folder, to {target}, expected a file; copy that file "
@@ -124,17 +126,17 @@ def check_side_file(path: Path, folder: Path) -> None:
 def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
     r"""Read the lines of a UTF-8 file, without a byte-order mark, as (number from 1, text).
 
-    A line ends at `\n`, `\r\n` or `\r`, see `read_text`.
+    A newline is `\n`, `\r\n` or `\r`, see `read_text`.
 
     Args:
-        ends: keep each line's newline as it is, for cells of a table; a line then ends at `\n`.
+        ends: keep newlines unchanged, for cells of a table; only `\n` then separates lines.
 
     Raises:
-        InputError: as `read_text`.
+        InputError: see `read_text`.
     """
     number = 0
     for _, raw in _raw_lines(path, UTF8):
-        # Only \n ends a line of `_raw_lines`, so the two bytes of a \r\n are together here.
+        # `_raw_lines` splits at \n, so the two bytes of a \r\n are together here.
         for line in [raw] if ends else _LONE_CR.split(raw):
             if not line:  # after a \r at the end of the file
                 continue
@@ -199,16 +201,16 @@ def _wide_encoding(start: bytes | bytearray) -> str | None:
 
 
 def unreadable_file(path: Path, problem: Exception, expected: str) -> InputError:
-    """The error for a file that cannot be read; names a missing folder.
+    """Return the error for a file that cannot be read; names a missing folder.
 
     Args:
         problem: an `OSError`, or a `ValueError` for a name with a zero byte or a lone
             surrogate.
-        expected: what should have been there.
+        expected: description of a valid file.
     """
     reason = getattr(problem, "strerror", None) or problem
     if isinstance(problem, FileNotFoundError) and not path.parent.exists():
-        missing = next(place for place in (*path.parents[-2::-1], path) if not place.exists())
+        missing = next(level for level in (*path.parents[-2::-1], path) if not level.exists())
         reason = f"the folder {missing} is missing"
     return InputError(f"{path}: {reason}; expected {expected}")
 
@@ -217,10 +219,10 @@ def read_json(path: Path, expected: str) -> Any:
     """Read a file with one JSON value; NaN and infinities are accepted, as Python writes them.
 
     Args:
-        expected: what the value should be, for the message.
+        expected: description of a valid value, for the message.
 
     Raises:
-        InputError: as `read_text` and `parse_json`, or the value is nested too deeply.
+        InputError: see `read_text` and `parse_json`, or the value is nested too deeply.
     """
     value = parse_json(read_text(path, expected), path, expected)
     if nests_beyond(value, MOST_NESTED):
@@ -232,26 +234,26 @@ def parse_json(text: str, path: Path, expected: str) -> Any:
     """Parse a file's text as one JSON value.
 
     Raises:
-        InputError: it is none; has a number of thousands of digits or thousands of brackets.
+        InputError: it is not JSON; has a number of thousands of digits or thousands of brackets.
     """
     try:
         return json.loads(text)
     except json.JSONDecodeError as problem:
         several = problem.msg == "Extra data" and text.lstrip().startswith("{")
-        found = f"not JSON at column {problem.colno} ({problem.msg})"
+        actual = f"not JSON at column {problem.colno} ({problem.msg})"
         if several:
-            found = "found more than one JSON value (JSONL?)"
-        raise InputError(f"{path}:{problem.lineno}: {found}; expected {expected}") from None
+            actual = "found more than one JSON value (JSONL?)"
+        raise InputError(f"{path}:{problem.lineno}: {actual}; expected {expected}") from None
     except (ValueError, RecursionError) as problem:
         raise InputError(f"{path}: not usable JSON ({problem})") from None
 
 
 def nests_beyond(value: Any, depth: int) -> bool:
-    """Whether lists and objects are nested more than `depth` deep."""
+    """Return True if lists and objects are nested more than `depth` deep."""
     if not isinstance(value, (dict, list)):
         return False
-    parts = value.values() if isinstance(value, dict) else value
-    return depth == 0 or any(nests_beyond(part, depth - 1) for part in parts)
+    entries = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(nests_beyond(entry, depth - 1) for entry in entries)
 
 
 def read_array(path: Path, *, lone_object: bool = False) -> list[dict[str, Any]]:
@@ -267,21 +269,21 @@ def read_array(path: Path, *, lone_object: bool = False) -> list[dict[str, Any]]
     text = read_text(path)
     if not text.strip():
         raise NoItems(f"{path}: the file is empty, expected a JSON array of objects")
-    found = parse_json(text, path, expected)
-    if lone_object and isinstance(found, dict):
-        found = [found]
-    if not isinstance(found, list):
-        raise InputError(f"{path}: found {json_kind(found)}, expected a JSON array of objects")
-    for number, item in enumerate(found, start=1):
+    value = parse_json(text, path, expected)
+    if lone_object and isinstance(value, dict):
+        value = [value]
+    if not isinstance(value, list):
+        raise InputError(f"{path}: found {json_kind(value)}, expected a JSON array of objects")
+    for number, item in enumerate(value, start=1):
         if not isinstance(item, dict):
             raise InputError(f"{path}: item {number} is {json_kind(item)}, expected an object")
         if nests_beyond(item, MOST_NESTED):
             raise InputError(f"{path}: item {number} is nested more than {MOST_NESTED} deep")
-    return found
+    return value
 
 
 def check_unicode(value: Any, where: str) -> None:
-    """Refuse halves of surrogate pairs in the strings of a JSON value.
+    """Refuse lone surrogates in the strings of a JSON value.
 
     Raises:
         InputError: a string has one.
@@ -296,10 +298,10 @@ def check_unicode(value: Any, where: str) -> None:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read the objects of a JSONL file, as (line number, object); blank lines are skipped.
+    """Read the objects of a JSONL file, as (line number, object); skip empty lines.
 
     Raises:
-        InputError: as `read_lines`; a line that is no JSON object; no line at all.
+        InputError: see `read_lines`; a line is not a JSON object; the file is empty.
     """
     n_objects = 0
     for number, text in read_lines(path):
@@ -322,12 +324,12 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_jsonl_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Like `read_jsonl` for files that commands wrote; several times as fast.
+    """Read a JSONL file that a command wrote; several times as fast as `read_jsonl`.
 
-    Deep nesting is not refused, since nothing is written again.
+    Deep nesting is accepted, since the records are not written again.
 
     Raises:
-        InputError: the file cannot be read, a line is no JSON object, or no line exists.
+        InputError: the file cannot be read or is empty, or a line is not a JSON object.
     """
     n_objects = 0
     for number, line in _raw_lines(path, "a readable file"):
@@ -386,21 +388,21 @@ def _parse_object(text: str, where: str) -> dict[str, Any]:
 
 
 def require_field(
-    item: dict[str, Any], name: str, kinds: type | tuple[type, ...], where: str
+    item: dict[str, Any], name: str, field_types: type | tuple[type, ...], where: str
 ) -> Any:
-    """A required field of one of these types.
+    """Return a required field of one of these types.
 
     Raises:
         InputError: it is missing or of another type; lists the fields that exist.
     """
     value = item.get(name)
-    allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+    allowed = field_types if isinstance(field_types, tuple) else (field_types,)
     if int in allowed and float not in allowed and isinstance(value, float) and value.is_integer():
         value = int(value)  # pandas makes a column with a missing value float
     good = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
     if good and name in item:
         return value
-    expected = " or ".join(NAMES[kind] for kind in allowed)
+    expected = " or ".join(NAMES[type_] for type_ in allowed)
     if name in item:
         raise InputError(f'{where}: field "{name}" is {json_kind(value)}, expected {expected}')
     raise InputError(
@@ -431,5 +433,5 @@ NAMES: dict[type, str] = {
 
 
 def json_kind(value: Any) -> str:
-    """Name of a value's type, for messages."""
+    """Return the name of a value's type for messages."""
     return NAMES.get(type(value), type(value).__name__)

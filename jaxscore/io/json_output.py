@@ -49,7 +49,7 @@ def to_json_value(value: Any) -> Any:
 def json_text(value: Any) -> str:
     """Return strict, indented JSON with a newline, of values that `to_json_value` takes.
 
-    Half a surrogate pair, which a user's JSON may contain, is escaped.
+    Lone surrogates, which a user's JSON may contain, are escaped.
 
     Raises:
         TypeError: a value is neither JSON nor a dataclass.
@@ -68,8 +68,8 @@ def json_parts(fields: Mapping[str, Any]) -> Iterator[str]:
         yield f"{opening}\n  {_indented(name)}: "
         opening = ","
         if isinstance(value, list | LazySequence) and len(value):
-            for place, item in enumerate(value):
-                yield f"{',' if place else '['}\n    {_indented(item, 4)}"
+            for index, item in enumerate(value):
+                yield f"{',' if index else '['}\n    {_indented(item, 4)}"
             yield "\n  ]"
         else:
             yield _indented(value, 2)
@@ -101,7 +101,7 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     value = {key: item if _is_plain(item) else to_json_value(item) for key, item in record.items()}
     try:
         return orjson.dumps(value, option=OPTIONS)
-    except TypeError:  # an integer over 64 bits, or half a surrogate pair
+    except TypeError:  # an integer over 64 bits, or a lone surrogate
         lists = {
             key: _to_list(item) if isinstance(item, np.ndarray) else item
             for key, item in value.items()
@@ -117,7 +117,7 @@ def extra_fields(record: Mapping[str, Any], columns: Collection[str]) -> str | N
 
 
 def _to_list(array: np.ndarray) -> Any:
-    """The list that orjson writes for an array, so that all records of a file agree."""
+    """Return the list that orjson writes for an array, so that all records of a file agree."""
     try:
         return orjson.loads(orjson.dumps(np.asarray(array, order="C"), option=OPTIONS))
     except TypeError:  # strings, objects or another byte order
@@ -155,21 +155,21 @@ def write_array(file: TextIO, items: Iterable[Mapping[str, Any]], *, is_ascii: b
 
 
 class LazySequence(Sequence[T]):
-    """A sequence that makes each element anew; `element` of a subclass makes one."""
+    """A sequence that computes its elements on access, by `element` of a subclass."""
 
-    def element(self, place: int) -> T:
-        """Make the element at a place from 0."""
+    def element(self, index: int) -> T:
+        """Compute the element at an index from 0."""
         raise NotImplementedError
 
     @overload
-    def __getitem__(self, place: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, index: slice) -> list[T]: ...
 
-    def __getitem__(self, place: int | slice) -> T | list[T]:
-        places = range(len(self))[place]
-        return self.element(places) if isinstance(places, int) else [*map(self.element, places)]
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        indices = range(len(self))[index]
+        return self.element(indices) if isinstance(indices, int) else [*map(self.element, indices)]
 
     def __iter__(self) -> Iterator[T]:
         return map(self.element, range(len(self)))
@@ -181,20 +181,20 @@ class LazySequence(Sequence[T]):
 
 
 class Lazy(LazySequence[T], Generic[T]):
-    """The results of a function of each of some places."""
+    """The results of a function of each of some indices."""
 
-    def __init__(self, places: Sequence[int] | np.ndarray, make: Callable[[int], T]) -> None:
-        self._places, self._make = places, make
+    def __init__(self, indices: Sequence[int] | np.ndarray, make: Callable[[int], T]) -> None:
+        self._indices, self._make = indices, make
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
-    def element(self, place: int) -> T:
+    def element(self, index: int) -> T:
         """See `LazySequence.element`."""
-        return self._make(int(self._places[place]))
+        return self._make(int(self._indices[index]))
 
 
 def where(records: Sequence[T], test: Callable[[T], bool]) -> Lazy[T]:
-    """The elements that pass a test; the memory of each is its place."""
-    places = array("q", (place for place, record in enumerate(records) if test(record)))
-    return Lazy(places, records.__getitem__)
+    """Return the elements that pass a test; only their indices are in memory."""
+    indices = array("q", (index for index, record in enumerate(records) if test(record)))
+    return Lazy(indices, records.__getitem__)

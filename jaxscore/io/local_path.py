@@ -80,9 +80,9 @@ def check_name(name: object, where: str) -> str:
         (parts[:1] == [""], "is empty or absolute"),
         ("" in parts, "has an empty part"),
         ({".", ".."} & {*parts}, "has the part . or .."),
-        (any("\\" in part for part in parts), "has a backslash"),
+        (any("\\" in name for name in parts), "has a backslash"),
         (any(map(DRIVE.match, parts)), "has a drive"),
-        (any("\0" in part for part in parts), "has a zero byte"),
+        (any("\0" in name for name in parts), "has a zero byte"),
         (not _is_encodable(name), "contains a lone surrogate (invalid Unicode)"),
     ):
         if is_wrong:
@@ -172,7 +172,7 @@ def mask_address(address: str) -> str:
 
 
 def _user(address: str) -> str:
-    """User and password of an address with the `@` after them, or an empty text."""
+    """Return user, password and `@` of an address, or an empty text."""
     scheme, _, rest = address.partition("://")
     is_web = scheme.lower() in ("http", "https", "ftp")
     match = (WEB_USER if is_web else USER).match(rest)
@@ -180,13 +180,13 @@ def _user(address: str) -> str:
 
 
 def _secrets(address: str) -> list[str]:
-    """Return what `mask_address` removes, whole and in parts, in each encoding, longest first."""
+    """Return all that `mask_address` removes, and parts of it, in each encoding, longest first."""
     user = _user(address)
     removed = [user, user.removesuffix("@").partition(":")[2] or user.removesuffix("@")]
     rest = address.partition("://")[2].removeprefix(user)
     if cut := PARAMETERS.search(rest):
         parameters = rest[cut.end() :]
-        values = [part.partition("=")[2] or part for part in re.split("[?&#;]", parameters)]
+        values = [pair.partition("=")[2] or pair for pair in re.split("[?&#;]", parameters)]
         removed += [parameters, *values]
     forms = {form(text) for text in removed for form in (str, quote, quote_plus, unquote)}
     return sorted((form for form in forms if len(form) >= LEAST_SECRET), key=len, reverse=True)
@@ -195,31 +195,31 @@ def _secrets(address: str) -> list[str]:
 def check_local(text: str, expected: str = "a local path") -> None:
     """Refuse an address such as `gs://bucket/file`; a colon elsewhere is part of a name.
 
-    The message has no password or signature.
+    The message does not contain passwords or signatures.
 
     Args:
-        expected: what the message asks for instead.
+        expected: description of a valid value, for the message.
 
     Raises:
         InputError: naming the scheme.
     """
-    if found := ADDRESS.match(text):
+    if match := ADDRESS.match(text):
         remedy = "copy it to this machine, or mount it, and give the path there"
-        if found[1].lower() in ("http", "https", "hf"):
+        if match[1].lower() in ("http", "https", "hf"):
             remedy = "download it and give the local path"
         raise InputError(
-            f"{mask(text, text)}: found an address of scheme {found[1]}://, which is not handled, "
+            f"{mask(text, text)}: found an address of scheme {match[1]}://, which is not handled, "
             f"expected {expected}; {remedy}"
         )
 
 
-def cache_folder(kind: str) -> Path | None:
-    """The folder for one kind of cached files, which may not exist yet.
+def cache_folder(name: str) -> Path | None:
+    """Return the folder of some cached files, which may not exist yet.
 
     JAXSCORE_CACHE overrides the user's cache folder; JAXSCORE_CACHE=off disables the cache.
 
     Args:
-        kind: the name of the folder: "xla" for compiled programs, "weights" for digests.
+        name: the name of the folder: "xla" for compiled programs, "weights" for digests.
 
     Returns:
         The folder, or None if the cache is disabled.
@@ -229,11 +229,11 @@ def cache_folder(kind: str) -> Path | None:
     """
     if (named := _named_cache()) is None and os.environ.get(CACHE) == "off":
         return None
-    return (named or Path(platformdirs.user_cache_dir("jaxscore"))) / kind
+    return (named or Path(platformdirs.user_cache_dir("jaxscore"))) / name
 
 
 def _named_cache() -> Path | None:
-    """The folder that JAXSCORE_CACHE names, or None."""
+    """Return the folder that JAXSCORE_CACHE names, or None."""
     value = os.environ.get(CACHE)
     if not value or value == "off":
         return None
@@ -243,19 +243,19 @@ def _named_cache() -> Path | None:
         raise InputError(f"{CACHE}={problem}") from None
 
 
-def create_cache_folder(kind: str) -> Path | None:
-    """Create `cache_folder(kind)` or check it, see `create_private_folder`.
+def create_cache_folder(name: str) -> Path | None:
+    """Create `cache_folder(name)` or check it, see `create_private_folder`.
 
     Raises:
         InputError: somebody else can write to it, or JAXSCORE_CACHE is an address.
         OSError: it cannot be created.
     """
-    folder = cache_folder(kind)
+    folder = cache_folder(name)
     return None if folder is None else create_private_folder(folder, _named_cache())
 
 
 def work_folder() -> Path:
-    """The folder for copies of remote inputs and unfinished outputs, which may not exist yet.
+    """Return the folder of remote inputs and unfinished outputs, which may not exist yet.
 
     It is in the cache folder; without a cache, in the temporary folder under the user's number.
     """
@@ -288,7 +288,7 @@ def create_private_folder(
         folder: the folder; missing folders above it get mode 0700 too.
         named: the folder above it that the user named, or None. Its owner is trusted too. If its
             group may write to it, the group is trusted, and may write to a new `folder`.
-        remedy: what to do instead, for the message.
+        remedy: the remedy, for the message.
 
     Returns:
         `folder`.
@@ -303,7 +303,7 @@ def create_private_folder(
                 path.mkdir(0o700)
                 if path == folder and named is not None and _is_shared(named):
                     path.chmod(path.stat().st_mode | 0o070)
-    if os.name != "posix":  # elsewhere owners and modes say nothing
+    if os.name != "posix":  # elsewhere owners and modes are not comparable
         return folder
     facts, user = folder.lstat(), os.geteuid()
     owners, is_shared = {user, 0}, False
@@ -350,7 +350,7 @@ def refuse_planted_link(path: Path) -> None:
     if os.path.islink(path) and is_planted(path):
         raise InputError(
             f"{path}: found a link of {_user_name(path.lstat().st_uid)} in a folder that everybody "
-            "can write, expected a file, or a link of your own; give another name"
+            "can write, expected a file, or your own link; give another name"
         )
 
 

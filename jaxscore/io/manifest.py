@@ -41,9 +41,9 @@ NO_FLAGS = {
     "shard_run",
     "forms",
     "fingerprints",
-}  # attributes of argparse's result beside flags
+}  # attributes of argparse's result that are not flags
 
-# Flags that do not decide what records say.
+# Flags that do not change records.
 OF_THE_RUN = frozenset(
     "input output shard force journal quiet by html no_html device mesh batch_tokens distributed "
     "coordinator num_processes process_id join_timeout engine actors".split()
@@ -91,7 +91,7 @@ class ModelFacts(TypedDict, total=False):
 
 
 class Made(TypedDict):
-    """Everything that decides the records of a run, see `cli.made`."""
+    """All inputs and settings that change the records of a run, see `cli.made`."""
 
     command: str
     flags: dict[str, Any]
@@ -154,7 +154,7 @@ class Manifest(TypedDict, total=False):
 
 
 def manifest_path(output: Path) -> Path:
-    """Path of an output's manifest."""
+    """Return the path of an output's manifest."""
     return output.parent / f"{output.name}{MANIFEST}"
 
 
@@ -187,7 +187,7 @@ def read_manifest_file(path: Path) -> dict[str, Any] | None:
 
 
 def file_digest(path: Path) -> str | None:
-    """SHA-256 of a file in hexadecimal, or None for a pipe, which can be read only once."""
+    """Return a file's SHA-256 in hexadecimal, or None for a pipe, which can be read only once."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -213,7 +213,7 @@ def output_facts(path: Path, n_records: int | None = None) -> dict[str, Any]:
 
     Args:
         path: a local path, also of a file that will be uploaded.
-        n_records: number of records, or None if the file has no records.
+        n_records: number of records, or None for a file of another form.
     """
     facts: dict[str, Any] = {"sha256": file_digest(path), "size": path.stat().st_size}
     if n_records is not None:
@@ -234,7 +234,7 @@ def output_difference(
         name: name of the file in the manifest, if it was renamed.
 
     Returns:
-        A part of a message, or None if nothing differs or the manifest has no digest of any file.
+        The difference for a message, or None if nothing differs or the manifest lacks digests.
     """
     outputs = manifest.get(OUTPUTS)
     if not outputs:
@@ -274,13 +274,13 @@ def changed_output(path: Path, why: str) -> InputError:
 
 
 def remove_manifest(output: Path) -> None:
-    """Remove an output's manifest before the output is replaced: no other run's lies beside it."""
+    """Remove an output's manifest before the output is replaced, since it describes another run."""
     if processes.is_first() and not is_stream(output):
         manifest_path(output).unlink(missing_ok=True)
 
 
 def publish_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:
-    """Write an output's manifest beside it.
+    """Write an output's manifest next to it.
 
     Args:
         flags: argparse's result, including defaults and `command`.
@@ -291,15 +291,15 @@ def publish_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str,
         Path of the manifest.
 
     Raises:
-        InputError: as of `atomic`.
+        InputError: see `atomic`.
     """
-    own = {
+    identity = {
         "command": flags["command"],
         "output": _flag_value(output),
         "flags": manifest_flags(flags),
     }
-    # `facts` may hold an earlier manifest, whose command, output and flags give way.
-    record = {**own, **facts, **own}
+    # `facts` may have the command, output and flags of an earlier manifest.
+    record = {**identity, **facts, **identity}
     path = manifest_path(output)
     with atomic(path) as file:
         file.write(json_text(record))
@@ -307,7 +307,7 @@ def publish_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str,
 
 
 def manifest_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags as a manifest has them.
+    """Return the flags as JSON values for a manifest.
 
     Args:
         flags: argparse's result.

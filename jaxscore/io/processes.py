@@ -38,28 +38,28 @@ class _Run:
 
 
 def is_first() -> bool:
-    """Whether this process writes files and messages."""
+    """Return True if this process writes files and messages."""
     return _Run.index == 0
 
 
 def process_index() -> int:
-    """Index of this process, from 0."""
+    """Return the index of this process, from 0."""
     return _Run.index
 
 
 def is_distributed() -> bool:
-    """Whether the run has more than one process."""
+    """Return True if the run has more than one process."""
     return _Run.count > 1
 
 
 def process_label() -> str:
-    """Suffix for messages; empty in a single-process run."""
+    """Return a suffix for messages; empty in a single-process run."""
     return f" (process {_Run.index} of {_Run.count})" if is_distributed() else ""
 
 
 def _note_jax() -> None:
     """Note, before a fork, that this process has started JAX's threads, which no child has."""
-    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX has no public name for this
+    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX lacks a public name for this
     if bridge is not None and bridge.backends_are_initialized():
         _Run.jax_process = _Run.jax_process or os.getpid()
 
@@ -112,7 +112,7 @@ def join(
     label = f"process {index} of {n_processes}: " if is_manual else ""
     notify(f"{label}waiting for the others{f' at {coordinator}' if is_manual else ''}")
     message = (
-        f"jaxscore: error: {label}not all processes came within {timeout} s; see that each was "
+        f"jaxscore: error: {label}not all processes came within {timeout} s; check that each was "
         "started, with the same --coordinator and its own --process-id, and that the port "
         "can be reached"
     )
@@ -145,11 +145,11 @@ def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | N
     """Run one process of a run in a child process, which JAX may abort.
 
     JAX's threads call `abort` when the coordinator is gone or names a lost process, and the main
-    thread may wait in native code for ever meanwhile, so that this process cannot say why it ends.
+    thread may wait in native code for ever meanwhile, so this process cannot report the reason.
 
     Args:
         run: returns the exit code.
-        describe_end: message of `process_label()`, the reason, and the journal, if the run had one.
+        describe_end: formats `process_label()`, the reason, and the journal or None.
 
     Returns:
         The child's exit code. If a signal ended it, after the message: `LOST` for SIGABRT in a run
@@ -159,7 +159,7 @@ def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | N
         sys.stdout.flush()
         sys.stderr.flush()
         parent, shares_group = os.getpid(), _is_in_foreground()
-        # A signal waits until the parent knows what to do with it.
+        # Signals wait until the parent has its handlers.
         passed_on = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
         child = os.fork()
@@ -179,7 +179,7 @@ def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | N
 
 
 def _is_in_foreground() -> bool:
-    """Whether a stream is a terminal and this process is in its foreground group."""
+    """Return True if a stream is a terminal and this process is in its foreground group."""
     for stream in (0, 1, 2):
         with contextlib.suppress(OSError):  # no terminal, or not this session's
             return os.tcgetpgrp(stream) == os.getpgrp()
@@ -233,7 +233,7 @@ def note_journal(path: Path | None) -> None:
 
 
 def _check_cluster(coordinator: str | None, n_processes: int | None, index: int | None) -> bool:
-    """Check the arguments of `join`; returns whether they are given."""
+    """Check the arguments of `join`; return True if they are set."""
     if coordinator is None and n_processes is None and index is None:
         return False
     if coordinator is None or n_processes is None or index is None:
@@ -266,11 +266,11 @@ def _default_sigint() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def verify_same(what: str, digest: bytes) -> None:
+def verify_same(name: str, digest: bytes) -> None:
     """Check that all processes reached this point with the same value.
 
     Args:
-        what: what is compared, for the message, such as "flags".
+        name: name of the compared values, for the message, such as "flags".
         digest: digest of the value, of the same length in every process.
 
     Raises:
@@ -278,27 +278,27 @@ def verify_same(what: str, digest: bytes) -> None:
     """
     if not is_distributed():
         return
-    own = np.frombuffer(hashlib.sha256(what.encode() + digest).digest(), np.uint8)
-    found = _gather(own)
-    differing = [k for k in range(_Run.count) if (found[k] != found[0]).any()]
+    local = np.frombuffer(hashlib.sha256(name.encode() + digest).digest(), np.uint8)
+    digests = _gather(local)
+    differing = [k for k in range(_Run.count) if (digests[k] != digests[0]).any()]
     if differing:
         raise InputError(
-            f"processes {', '.join(map(str, differing))} have other {what} than process 0: each "
+            f"processes {', '.join(map(str, differing))} have other {name} than process 0: each "
             "needs the same command, the same version of jaxscore and the same files, those that "
             "an earlier run left behind included"
         )
 
 
 def those_without(condition: bool) -> list[int]:
-    """Indices of the processes in which a condition is false; the same list in each process."""
+    """Return the indices of the processes in which a condition is false; the same list in each."""
     return np.flatnonzero(~_gather(np.array([condition]))[:, 0]).tolist()
 
 
-def _gather(own: np.ndarray) -> np.ndarray:
-    """An array of each process, stacked."""
+def _gather(array: np.ndarray) -> np.ndarray:
+    """Stack an array of each process."""
     from jax.experimental import multihost_utils
 
-    return np.asarray(multihost_utils.process_allgather(own)).reshape(_Run.count, -1)
+    return np.asarray(multihost_utils.process_allgather(array)).reshape(_Run.count, -1)
 
 
 def broadcast_from_first(value: bytes) -> bytes:
@@ -315,7 +315,7 @@ def broadcast_from_first(value: bytes) -> bytes:
 
 
 def is_peer_loss(problem: Exception) -> bool:
-    """Whether a program failed because another process is gone."""
+    """Return True if a program failed because another process ended."""
     return is_distributed() and any(sign in str(problem) for sign in SIGNS)
 
 

@@ -30,38 +30,38 @@ INDEX = "index"  # the first field of records without an id
 TOGETHER = 1024  # records per row group, which bounds a reader's memory
 
 
-def field_type(kind: str) -> Any:
+def field_type(type_name: str) -> Any:
     """Arrow's type of a name: `[[float32]]` is `list<list<float>>`, `json` is its text."""
     import pyarrow
 
-    if kind.startswith("["):
-        return pyarrow.list_(field_type(kind[1:-1]))
-    return getattr(pyarrow, "string" if kind == JSON else kind)()
+    if type_name.startswith("["):
+        return pyarrow.list_(field_type(type_name[1:-1]))
+    return getattr(pyarrow, "string" if type_name == JSON else type_name)()
 
 
-def is_nested(kind: str) -> bool:
+def is_nested(type_name: str) -> bool:
     """Return True if a column has lists of lists."""
-    return kind.startswith("[[")
+    return type_name.startswith("[[")
 
 
-def make_column(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> Any:
+def make_column(records: Sequence[Mapping[str, Any]], name: str, type_name: str) -> Any:
     """Return one field of all records as Arrow array, null if it is missing or NaN in an array.
 
     Args:
-        kind: see `field_type`.
+        type_name: see `field_type`.
     """
     import pyarrow
 
     values = [record.get(name) for record in records]
-    type_ = field_type(kind)
-    if is_nested(kind):
+    type_ = field_type(type_name)
+    if is_nested(type_name):
         rows = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
         return pyarrow.array(rows, type_)
-    if kind.startswith("["):
+    if type_name.startswith("["):
         return _lists(values, type_)
-    if kind in ("string", JSON):  # an id may be a number
+    if type_name in ("string", JSON):  # an id may be a number
         values = [None if value is None else cell_of(value) for value in values]
-    if kind.startswith("float"):  # JSON has infinities as text
+    if type_name.startswith("float"):  # JSON has infinities as text
         values = [float(value) if isinstance(value, str) else value for value in values]
     return pyarrow.array(values, type_)
 
@@ -117,33 +117,33 @@ def append_records(
         columns: field -> its type, see `field_type`.
         replaced: further columns that give way to a field, as the records read it elsewhere.
     """
-    for name, kind in columns.items():
+    for name, type_name in columns.items():
         if name not in table.column_names:
-            table = table.append_column(name, make_column(records, name, kind))
-        elif name in replaced or _is_replaced(table.schema, name, kind):
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, make_column(records, name, kind))
+            table = table.append_column(name, make_column(records, name, type_name))
+        elif name in replaced or _is_replaced(table.schema, name, type_name):
+            index = table.schema.get_field_index(name)
+            table = table.set_column(index, name, make_column(records, name, type_name))
     return table
 
 
-def _is_replaced(schema: Any, name: str, kind: str) -> bool:
+def _is_replaced(schema: Any, name: str, type_name: str) -> bool:
     """Return True if a user's column is text and the record's field is not, such as an index."""
     from pyarrow.types import is_large_string, is_string
 
     type_ = schema.field(name).type
     is_text = is_string(type_) or is_large_string(type_)
-    return is_text and name != "id" and kind not in ("string", "[string]")
+    return is_text and name != "id" and type_name not in ("string", "[string]")
 
 
 def append_fields(schema: Any, columns: Mapping[str, str], replaced: Collection[str] = ()) -> Any:
     """Return the schema of `append_records` for the schema of the user's table."""
     import pyarrow
 
-    for name, kind in columns.items():
-        field = pyarrow.field(name, field_type(kind))
+    for name, type_name in columns.items():
+        field = pyarrow.field(name, field_type(type_name))
         if name not in schema.names:
             schema = schema.append(field)
-        elif name in replaced or _is_replaced(schema, name, kind):
+        elif name in replaced or _is_replaced(schema, name, type_name):
             schema = schema.set(schema.get_field_index(name), field)
     return schema
 
@@ -231,16 +231,16 @@ def record_writer(
     Raises:
         InputError: the output is Parquet and pyarrow is not installed.
     """
-    kind = form_of(path)
-    if kind == ".parquet":
+    form = form_of(path)
+    if form == ".parquet":
         refuse_compressed(path)
         with (
             open_rows(source) as rows,
             parquet_writer(file.buffer, columns, rows, repeated, metadata, replaced) as write,
         ):
             yield write
-    elif kind in DELIMITERS:
-        delimiter, user_rows = DELIMITERS[kind], _text_rows(source)
+    elif form in DELIMITERS:
+        delimiter, user_rows = DELIMITERS[form], _text_rows(source)
         first: dict[str, str] = next(user_rows, {})
         user_rows = itertools.chain([first], user_rows)
         flat = [name for name, type_ in columns.items() if not is_nested(type_)]
@@ -291,18 +291,18 @@ def cell_of(value: Any) -> str:
     return safe if isinstance(safe, str) else json.dumps(safe, ensure_ascii=False)
 
 
-def parse_cell(text: str, kind: str) -> Any:
+def parse_cell(text: str, type_name: str) -> Any:
     """Return the value of a cell that `record_writer` wrote; empty ones are null or empty text.
 
     Args:
-        kind: see `field_type`.
+        type_name: see `field_type`.
     """
-    if kind == "string":
+    if type_name == "string":
         return text
     if not text:
         return None
     try:
-        return float(text) if kind.startswith("float") else orjson.loads(text)
+        return float(text) if type_name.startswith("float") else orjson.loads(text)
     except ValueError:  # an index with the name of its shard, or what the user wrote
         return text
 

@@ -1,4 +1,4 @@
-"""Files behind addresses such as s3://bucket/file: copied to this machine, and uploaded whole.
+"""Files at addresses such as s3://bucket/file: copied to this machine, and uploaded.
 
 The rest of the program reads and writes local files. An address becomes a path in a separate
 folder below the user's cache folder:
@@ -8,8 +8,8 @@ folder below the user's cache folder:
 An input is copied before it is read, an output is uploaded when it is finished (`io.upload`).
 Messages, manifests and reports have the address, without passwords and signatures.
 
-Requests that fail are retried in one layer: here, with the retries of the store's client switched
-off, or by the client where they cannot be.
+Failed requests are retried in one layer: here, with the retries of the store's client disabled, or
+by the client if that is impossible.
 """
 
 import codecs
@@ -55,8 +55,8 @@ SCHEMES = {  # scheme -> what installs its file system
     "https": "pip install aiohttp (extra http)",
 }
 READ_ONLY = ("http", "https")
-# Facts that change with the bytes of a file: its identity has the first of them. Listings may write
-# times in another form than a look at one file.
+# Facts that change with the bytes of a file: its identity is the first of them. Listings may format
+# times differently from queries of one file.
 CONTENT_VERSIONS = ("ETag", "etag", "generation", "blob_id", "md5Hash")
 VERSIONS = (*CONTENT_VERSIONS, "LastModified", "last_modified", "mtime", "created")
 TRIES = 4
@@ -65,7 +65,7 @@ LONGEST_RETRY = 60.0  # seconds after the first failure within which another try
 SILENCE = 15.0  # seconds without a byte from a store, after which its request fails
 # Schemes whose clients always retry: gcsfs 6 times within 40 s, huggingface_hub as often
 CLIENT_RETRIES = ("gs", "gcs", "hf")
-# Statuses of web servers that another try may not get; None without an answer
+# Temporary statuses of web servers; None without an answer
 PASSING = (None, 408, 429, 500, 502, 503, 504)
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError)
 STDIN = "stdin.json"  # the name of its copy: an array, or one object per line
@@ -77,7 +77,7 @@ _retrying = threading.local()  # `active` is True in a thread within `_request`
 
 
 class _Changed(OSError):
-    """A file differs from the store's facts about it, which another try may mend."""
+    """A file differs from the store's facts about it; another try may succeed."""
 
 
 class RemoteFile(NamedTuple):
@@ -93,7 +93,7 @@ def is_address(text: str) -> bool:
 
 
 def stage(address: str) -> Path:
-    """The local path of an address; nothing is read or written.
+    """Return the local path of an address, without reading or writing.
 
     Raises:
         InputError: the scheme is not handled, or the address names no file or folder.
@@ -101,8 +101,8 @@ def stage(address: str) -> Path:
     if not is_address(address):
         check_local(address, f"a local path, or an address of {schemes()}")
         return Path(address)
-    start, _, place = _without_parameters(address).rstrip("/").partition("://")
-    parent, slash, name = place.rpartition("/")
+    start, _, rest = _without_parameters(address).rstrip("/").partition("://")
+    parent, slash, name = rest.rpartition("/")
     if not parent or not slash or name in ("", ".", ".."):
         raise InputError(
             f"{mask_address(address)}: found no name in it, expected {start}://BUCKET/NAME"
@@ -128,7 +128,7 @@ def create_output_folder(output: Path) -> None:
 
 
 def _without_parameters(address: str) -> str:
-    """A web page's address without query, fragment and parameters; names in stores have none."""
+    """Remove query, fragment and parameters from a web address; names in stores have none."""
     cut = PARAMETERS.search(address) if _scheme(address) in READ_ONLY else None
     return address if cut is None else address[: cut.start()]
 
@@ -150,12 +150,12 @@ def below(folder: Path, name: str) -> Path:
 
 
 def schemes() -> str:
-    """The schemes that are handled, for messages."""
+    """Return the supported schemes for messages."""
     return ", ".join(f"{scheme}://" for scheme in SCHEMES if scheme != "gcs")
 
 
 def address_of(path: Path) -> str | None:
-    """The address of a staged path, or None for a local path."""
+    """Return the address of a staged path, or None for a local path."""
     if path in _files:
         return _files[path]
     folder = next((folder for folder in path.parents if folder in _parents), None)
@@ -165,9 +165,9 @@ def address_of(path: Path) -> str | None:
 
 
 def displayed(text: object) -> str:
-    """A message with addresses in place of their local paths, and without credentials.
+    """Replace local paths by their addresses in a message, and remove credentials.
 
-    The journal, in `.jaxscore`, is on this machine alone and keeps its path.
+    The journal, in `.jaxscore`, is only on this machine and keeps its path.
     """
     out = str(text)
     for with_spaces, masked in _with_spaces.items():
@@ -175,11 +175,11 @@ def displayed(text: object) -> str:
     if not _parents or (root := str(work_folder())) not in out:
         return mask(out)
 
-    def address(found: re.Match[str]) -> str:
-        parent = _parents.get(Path(found[1]))
+    def address(match: re.Match[str]) -> str:
+        parent = _parents.get(Path(match[1]))
         if parent is None:
-            return found[0]
-        return f"{mask_address(parent)}/{found[2]}" if parent else "-"
+            return match[0]
+        return f"{mask_address(parent)}/{match[2]}" if parent else "-"
 
     rest = rf"/(?!\.jaxscore)((?:{re.escape(STDIN)})?)"
     return mask(re.sub(rf"({re.escape(root)}/[^/\s]+){rest}", address, out))
@@ -191,10 +191,10 @@ def _scheme(address: str) -> str:
 
 
 def _client_options(scheme: str, configured: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a store's client: its retries are off, and its requests end after SILENCE.
+    """Return options of a store's client: no retries, and requests end after SILENCE.
 
     Args:
-        configured: fsspec's own settings of the scheme, whose limits stay.
+        configured: fsspec's settings of the scheme, whose limits are kept.
     """
     if scheme == "s3":
         silence = {"connect_timeout": SILENCE, "read_timeout": SILENCE}
@@ -212,7 +212,7 @@ def _client_options(scheme: str, configured: Mapping[str, Any]) -> dict[str, Any
 
 
 def _store(address: str) -> Any:
-    """The file system of an address.
+    """Return the file system of an address.
 
     Raises:
         InputError: its package is not installed, or it cannot be set up.
@@ -233,7 +233,7 @@ def _store(address: str) -> Any:
         return store
     except ImportError as problem:
         raise InputError(f"{mask_address(address)}: {problem}; {SCHEMES[scheme]}") from None
-    except Exception as problem:  # credentials that are no file, a proxy without a port
+    except Exception as problem:  # credentials that are not a file, a proxy without a port
         raise _refusal(address, problem) from None
 
 
@@ -242,29 +242,29 @@ def _send_at_once(params: dict[str, Any], **_: Any) -> None:
     params["headers"].pop("Expect", None)
 
 
-def _facts(store: Any, place: str) -> dict[str, Any]:
+def _facts(store: Any, store_path: str) -> dict[str, Any]:
     """Return a store's facts about a file.
 
     Args:
-        place: see `_place`.
+        store_path: see `_store_path`.
 
     Raises:
         FileNotFoundError: there is no such file.
         Exception: the store does not answer.
     """
     try:
-        return dict(store.info(place))
+        return dict(store.info(store_path))
     except FileNotFoundError as problem:
         # The client of web pages calls every failure a missing file. Its cause has the status.
         cause = problem.__cause__
-        is_web = _scheme(place) in READ_ONLY
+        is_web = _scheme(store_path) in READ_ONLY
         if is_web and cause is not None and getattr(cause, "status", None) in PASSING:
             raise cause from None
         raise
 
 
-def _place(address: str) -> str:
-    """Return an address as its file system takes it: without the scheme, except of web pages."""
+def _store_path(address: str) -> str:
+    """Return an address for its file system: without the scheme, except for web pages."""
     return address if _scheme(address) in READ_ONLY else address.partition("://")[2]
 
 
@@ -279,28 +279,28 @@ def _refusal(address: str, problem: Exception) -> InputError:
 
 
 def _request(address: Path | str, action: Callable[[Any, str], T]) -> T:
-    """Do something with a store, again after a failure that may pass.
+    """Run an action on a store, and retry it after a temporary failure.
 
-    Within another action nothing is tried again: that action is, as a whole.
+    An action within another is not retried: the outer action is.
 
     Args:
         address: an address, or its local path.
-        action: gets the file system and the address as `_place` has it.
+        action: a function of the file system and the result of `_store_path`.
 
     Raises:
-        InputError: it failed for good, too often, or for too long.
+        InputError: it failed permanently, too often, or for too long.
         FileExistsError: see `action`.
     """
     address = str(address_of(address)) if isinstance(address, Path) else address
-    store, place = _store(address), _place(address)
+    store, store_path = _store(address), _store_path(address)
     if getattr(_retrying, "active", False):
-        return action(store, place)
+        return action(store, store_path)
     deadline = None
     _retrying.active = True
     try:
         for attempt in itertools.count(1):
             try:
-                return action(store, place)
+                return action(store, store_path)
             except (InputError, FileExistsError):
                 raise
             except Exception as problem:  # stores raise many unrelated kinds
@@ -324,15 +324,15 @@ def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity(path: Path) -> dict[str, Any] | None:
-    """Return size and ETag, generation or time of a remote file; None if there is no file.
+    """Return size and ETag, generation or time of a remote file; None if the file is missing.
 
     Raises:
         InputError: the store does not answer.
     """
 
-    def look(store: Any, place: str) -> dict[str, Any] | None:
+    def look(store: Any, store_path: str) -> dict[str, Any] | None:
         try:
-            facts = _facts(store, place)
+            facts = _facts(store, store_path)
             return None if facts.get("type") == "directory" else _identity(facts)
         except FileNotFoundError:
             return None
@@ -348,9 +348,9 @@ def find(address: str) -> list[RemoteFile]:
     """
     scheme = address.partition("://")[0]
 
-    def search(store: Any, place: str) -> dict[str, dict[str, Any]]:
-        is_pattern = any(sign in place for sign in "*?[")
-        return dict((store.glob if is_pattern else store.find)(place, detail=True))
+    def search(store: Any, store_path: str) -> dict[str, dict[str, Any]]:
+        is_pattern = any(sign in store_path for sign in "*?[")
+        return dict((store.glob if is_pattern else store.find)(store_path, detail=True))
 
     return [
         RemoteFile(name if "://" in name else f"{scheme}://{name.lstrip('/')}", _identity(facts))
@@ -366,9 +366,9 @@ def read_bytes(path: Path) -> bytes | None:
         InputError: the store does not answer.
     """
 
-    def read(store: Any, place: str) -> bytes | None:
+    def read(store: Any, store_path: str) -> bytes | None:
         try:
-            return bytes(store.cat_file(place))
+            return bytes(store.cat_file(store_path))
         except FileNotFoundError:
             return None
 
@@ -381,19 +381,19 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         InputError: the store refuses.
     """
-    _request(path, lambda store, place: store.pipe_file(place, data))
+    _request(path, lambda store, store_path: store.pipe_file(store_path, data))
 
 
 @contextlib.contextmanager
 def fetched(
-    path: Path, beside: Path | None = None, expected: Mapping[str, Any] | None = None
+    path: Path, sibling: Path | None = None, expected: Mapping[str, Any] | None = None
 ) -> Iterator[Path]:
     """Yield a local file to read: the path itself, or a copy that the block's end removes.
 
     Standard input, `-`, is copied too, since inputs are read more than once.
 
     Args:
-        beside: a file of the same folder, which is copied too.
+        sibling: a file of the same folder, which is copied too.
         expected: identity of the remote file, as it was listed; None for any.
 
     Raises:
@@ -416,13 +416,13 @@ def fetched(
             refuse_device(path, sys.stdin.buffer)
             with copy.open("wb") as file:
                 _copy_text(sys.stdin.buffer, file)
-        if beside is not None:
-            _download(beside, folder / beside.name)
+        if sibling is not None:
+            _download(sibling, folder / sibling.name)
         yield copy
 
 
 def _copy_text(source: BinaryIO, target: BinaryIO) -> None:
-    """Copy UTF-8 text up to the first byte that every reader refuses: the rest may never end."""
+    """Copy UTF-8 text up to the first invalid byte: the rest may never end."""
     decoder, n_of_line = codecs.getincrementaldecoder("utf-8")(), 0
     while n_of_line <= MOST_BYTES and (chunk := source.read(CHUNK)):
         target.write(chunk)
@@ -435,15 +435,15 @@ def _copy_text(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def _download(path: Path, copy: Path, expected: Mapping[str, Any] = {}) -> None:
-    def download(store: Any, place: str) -> None:
-        before = _identity(_facts(store, place))
+    def download(store: Any, store_path: str) -> None:
+        before = _identity(_facts(store, store_path))
         compared = before.keys() & expected.keys() & {"size", *CONTENT_VERSIONS}
         if any(before[name] != expected[name] for name in compared):
             raise InputError(
                 f"{displayed(path)}: changed while this run read it; run the same command again"
             )
-        store.get_file(place, str(copy))
-        if _identity(_facts(store, place)) != before:
+        store.get_file(store_path, str(copy))
+        if _identity(_facts(store, store_path)) != before:
             raise _Changed("it changed while it was copied")
         if before["size"] not in (None, copy.stat().st_size):
             raise _Changed(f"found {copy.stat().st_size} bytes, expected {before['size']}")
@@ -467,7 +467,7 @@ def copy_beside(path: Path) -> Iterator[Path | None]:
 
 
 def send(source: Path, path: Path, mode: Callable[[], str] = lambda: "overwrite") -> None:
-    """Upload a local file whole to a path's address.
+    """Upload a local file to a path's address.
 
     Args:
         mode: gives, before each try, "overwrite" or "create", which refuses to replace a file.
@@ -478,9 +478,9 @@ def send(source: Path, path: Path, mode: Callable[[], str] = lambda: "overwrite"
     """
     size = source.stat().st_size
 
-    def put(store: Any, place: str) -> None:
-        store.put_file(str(source), place, mode=mode())
-        if (stored := _facts(store, place).get("size")) != size:
+    def put(store: Any, store_path: str) -> None:
+        store.put_file(str(source), store_path, mode=mode())
+        if (stored := _facts(store, store_path).get("size")) != size:
             raise _Changed(f"found {stored} bytes in the store, expected {size}")
 
     _request(path, put)
@@ -493,7 +493,7 @@ def remove(path: Path) -> None:
         InputError: the store refuses.
     """
     if identity(path) is not None:
-        _request(path, lambda store, place: store.rm_file(place))
+        _request(path, lambda store, store_path: store.rm_file(store_path))
 
 
 def check_writable(path: Path) -> None:

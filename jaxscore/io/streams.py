@@ -1,7 +1,7 @@
 """Opens users' files and streams.
 
 Files whose names end in .gz, .bz2, .xz or .zst are compressed; every reader of text and tables
-opens its file here, and `io.atomic` compresses what it writes. Outputs that are no files are
+opens its file here, and `io.atomic` compresses what it writes. Outputs other than files are
 standard output (`-`), devices and pipes such as /dev/stdout: a stream gets no manifest, report or
 journal. If standard output carries the data, messages go to standard error.
 """
@@ -32,14 +32,14 @@ class _Data:
 
 
 def descriptor(path: Path) -> int | None:
-    """The file descriptor that a path names, or None for the path of a file."""
+    """Return the file descriptor that a path names, or None for the path of a file."""
     name = str(path)
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,9})", name)
     return int(numbered[1]) if numbered else STANDARD.get(name)
 
 
 def is_stream(path: Path) -> bool:
-    """Whether an output is standard output, another descriptor, a character device or a pipe."""
+    """Return True if an output is standard output, a descriptor, a character device or a pipe."""
     if descriptor(path) is not None:
         return True
     try:
@@ -124,15 +124,15 @@ def form_of(path: Path) -> str:
 
 
 def refuse_compressed(path: Path) -> None:
-    """Refuse a compressed form that is compressed within, and read in any order.
+    """Refuse compression around a form that is compressed internally, and read in any order.
 
     Raises:
         InputError: `path` is a compressed Parquet file.
     """
-    if kind := compression_of(path):
+    if compression := compression_of(path):
         raise InputError(
-            f"{path}: found a Parquet file in {kind}, expected one that is compressed within; give "
-            f"it without {kind}"
+            f"{path}: found a Parquet file in {compression}, expected one that is compressed "
+            f"internally; give it without {compression}"
         )
 
 
@@ -178,12 +178,12 @@ def refuse_device(path: Path, file: BinaryIO) -> None:
         raise InputError(f"{path}: found a device, expected a file or a pipe")
 
 
-def _reader(path: Path, kind: str, raw: BinaryIO) -> Any:
-    if kind == ".gz":
+def _reader(path: Path, compression: str, raw: BinaryIO) -> Any:
+    if compression == ".gz":
         return gzip.GzipFile(fileobj=raw)
-    if kind == ".bz2":
+    if compression == ".bz2":
         return bz2.BZ2File(raw)
-    if kind == ".xz":
+    if compression == ".xz":
         return lzma.LZMAFile(raw)
     return io.BufferedReader(_ZstdFile(_zstandard(path), raw), CHUNK)
 

@@ -28,7 +28,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     semicolons or tabs, as Excel writes it in many countries, these separate the cells.
 
     Raises:
-        InputError: the file cannot be read, has no row, two columns of one name or unmatched
+        InputError: the file cannot be read, lacks rows, has two columns of one name or unmatched
             quotes; a row differs from the first one in its number of cells; a cell has more than
             `LONGEST_CELL` characters.
     """
@@ -46,8 +46,9 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             row = next(rows, None)
         except csv.Error as problem:
             raise InputError(
-                f"{path}:{first}: the row that begins here is no {form_of(path)[1:]} "
-                f"({problem}); look for a quote that is not closed or not doubled"
+                f"{path}:{first}: the row that begins here is not valid "
+                f"{form_of(path)[1:].upper()} ({problem}); look for a quote that is not "
+                "closed or not doubled"
             ) from None
         if row is None:
             break
@@ -66,7 +67,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         yield first, dict(zip(names, row, strict=True))
     if not has_rows:
         raise NoItems(
-            f"{path}: {'the file is empty' if names is None else 'there is no row'}, expected the "
+            f"{path}: {'the file is empty' if names is None else 'found no rows'}, expected the "
             "names of the columns and at least one row"
         )
 
@@ -106,7 +107,7 @@ def read_parquet_records(path: Path, lists: Collection[str] = ()) -> Iterator[di
             longer to read than the rest.
 
     Raises:
-        InputError: pyarrow is not installed, or the file is no such table.
+        InputError: pyarrow is not installed, or the file is not such a table.
     """
     with _open_parquet(path) as table:
         from pyarrow.types import is_nested

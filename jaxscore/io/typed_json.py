@@ -1,7 +1,7 @@
 """Small JSON files that commands wrote and people may have edited: parsed strictly, and typed.
 
 A type is one of Python's: `TypedDict`, `list[X]`, `tuple[X, Y]`, `dict[str, X]`, unions, `Any`, and
-those of single values. Messages have file, line, what was found and what was expected.
+those of single values. Messages have file, line, the value found and the values expected.
 """
 
 import json
@@ -52,26 +52,26 @@ def read_bytes(path: Path) -> bytes | None:
         raise unreadable_file(path, problem, "a readable file") from None
 
 
-def read_typed(path: Path, hint: Any, what: str, remedy: str) -> Any:
+def read_typed(path: Path, hint: Any, file_type: str, remedy: str) -> Any:
     """Read a local or remote JSON file, or return None if it is missing.
 
     Args:
         hint: the type of its value.
-        what: the file, as "a manifest".
-        remedy: what to do about a damaged one.
+        file_type: name of the file for messages, such as "a manifest".
+        remedy: the remedy for a damaged file.
 
     Raises:
         InputError: it is not strict JSON, or has another type.
     """
     if (raw := read_bytes(path)) is None:
         return None
-    end = f"expected {what}, as a run writes it; {remedy}"
+    end = f"expected {file_type}, as a run writes it; {remedy}"
     text = decode_text(path, raw)
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as problem:
-        found = "an empty file" if not text.strip() else f"not JSON ({problem.msg})"
-        raise InputError(f"{path}:{problem.lineno}: {found}; {end}") from None
+        actual = "an empty file" if not text.strip() else f"not JSON ({problem.msg})"
+        raise InputError(f"{path}:{problem.lineno}: {actual}; {end}") from None
     except _Refused as problem:
         line = text.count("\n", 0, max(0, text.find(problem.token))) + 1
         raise InputError(f"{path}:{line}: found {problem}; {end}") from None
@@ -95,7 +95,7 @@ def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | N
     if hint is Any:
         return None
     if origin in (types.UnionType, typing.Union):
-        problems = [type_problem(value, part, keys) for part in arguments]
+        problems = [type_problem(value, argument, keys) for argument in arguments]
         if None in problems:
             return None
         # The deepest problem is the most specific one, such as a field of an object.
@@ -119,9 +119,9 @@ def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | N
             return keys, f"{_name(keys)} has {len(value)} entries, expected {len(arguments)}"
         parts = [(index, *pair) for index, pair in enumerate(zip(value, arguments, strict=True))]
     elif expected is dict:
-        parts = [(name, part, arguments[1]) for name, part in value.items()]
-    of_parts = (type_problem(part, hint, (*keys, key)) for key, part, hint in parts)
-    return next(filter(None, of_parts), None)
+        parts = [(name, entry, arguments[1]) for name, entry in value.items()]
+    problems_of_parts = (type_problem(entry, hint, (*keys, key)) for key, entry, hint in parts)
+    return next(filter(None, problems_of_parts), None)
 
 
 def _object_problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str] | None:
@@ -133,11 +133,11 @@ def _object_problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str] | Non
         return _problem(value, dict, keys)
     for name in sorted(hint.__required_keys__ - value.keys()):
         there = ", ".join(map(repr, sorted(value)[:8])) or "none"
-        return keys, f'{_name(keys)} has no field "{name}", expected one; there are {there}'
+        return keys, f'{_name(keys)} lacks the field "{name}"; there are {there}'
     hints = typing.get_type_hints(hint)
     problems = (
-        type_problem(part, hints.get(name, int if COUNT.fullmatch(name) else Any), (*keys, name))
-        for name, part in value.items()
+        type_problem(entry, hints.get(name, int if COUNT.fullmatch(name) else Any), (*keys, name))
+        for name, entry in value.items()
     )
     return next(filter(None, problems), None)
 
@@ -160,15 +160,15 @@ def _is_plain(values: list[Any], hint: Any) -> bool:
 
 
 def _problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str]:
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    kinds = [typing.get_origin(part) or part for part in parts]
-    kinds = [dict if typing.is_typeddict(kind) else kind for kind in kinds]
-    kinds = [{tuple: list, typing.Literal: str}.get(kind, kind) for kind in kinds]
-    expected = " or ".join(NAMES.get(kind, str(kind)) for kind in dict.fromkeys(kinds))
-    found = json_kind(value)
+    hints = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    types_ = [typing.get_origin(one_hint) or one_hint for one_hint in hints]
+    types_ = [dict if typing.is_typeddict(type_) else type_ for type_ in types_]
+    types_ = [{tuple: list, typing.Literal: str}.get(type_, type_) for type_ in types_]
+    expected = " or ".join(NAMES.get(type_, str(type_)) for type_ in dict.fromkeys(types_))
+    actual = json_kind(value)
     if isinstance(value, int) and not -MOST < value < MOST:
-        found = "a number beyond 2^64"
-    return keys, f"{_name(keys)} is {found}, expected {expected}"
+        actual = "a number beyond 2^64"
+    return keys, f"{_name(keys)} is {actual}, expected {expected}"
 
 
 def _name(keys: Keys) -> str:
@@ -201,7 +201,7 @@ class _Refused(ValueError):
     """A number that no command writes.
 
     Attributes:
-        token: its text in the file.
+        token: the number's text in the file.
     """
 
     def __init__(self, token: str, why: str) -> None:

@@ -40,14 +40,14 @@ class Upload:
     """
 
     def __init__(self, output: Path, manifest: Path) -> None:
-        """Ask the store for the files that it has.
+        """List the files that the store has.
 
         Args:
             output: the local path of an address.
             manifest: the path of the output's manifest.
 
         Raises:
-            InputError: nothing can be written there, or the store does not answer.
+            InputError: the store is read-only, or does not answer.
         """
         self._output, self._manifest = output, manifest
         remote.check_writable(output)
@@ -135,7 +135,7 @@ class Upload:
     def _taken(self, path: Path) -> Taken:
         return Taken(
             f"{remote.displayed(path)}: another worker wrote it while this one computed, and it is "
-            "left as it is; the same command tells whether it is finished"
+            "left as it is; the same command reports if it is finished"
         )
 
 
@@ -190,7 +190,7 @@ class _Copies:
             pause = max(PERIOD, SHARE * (time.monotonic() - started))
 
     def copy(self) -> None:
-        """Copy the journal if it has grown; a store that does not answer ends no run."""
+        """Copy the journal if it has grown; ignore a store that does not answer."""
         scorer = self._loaded()
         journal = None if scorer is None else scorer.journal
         if journal is None or journal.path != self._path:

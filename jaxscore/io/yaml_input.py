@@ -1,7 +1,7 @@
 """Reads YAML files that people write as plain values; every message names file and line.
 
-PyYAML constructs single scalars only. What it makes of a whole file can be larger than the file by
-any factor (aliases of aliases, `<<`), contain itself, or take forever to compare; and some of its
+PyYAML constructs only single scalars. Its value of a whole file can be larger than the file by any
+factor (aliases of aliases, `<<`), contain itself, or take forever to compare; and some of its
 scalars raise other errors than its own (`!!int ""`).
 """
 
@@ -17,8 +17,8 @@ MOST_CHARACTERS = 1 << 17  # PyYAML takes seconds for these
 MOST_VALUES = 100_000  # with those of an alias at each of its uses
 LONGEST_NUMBER = 1000  # characters; sixties (1:30:00) take quadratic time
 TAG = "tag:yaml.org,2002:"
-SCALARS = frozenset(f"{TAG}{kind}" for kind in "str int float bool null timestamp".split())
-# A lone `=` is a value in YAML 1.1; PyYAML knows its tag, and not how to construct it.
+SCALARS = frozenset(f"{TAG}{name}" for name in "str int float bool null timestamp".split())
+# A lone `=` is a value in YAML 1.1, which PyYAML tags but cannot construct.
 TEXTS = frozenset({f"{TAG}str", f"{TAG}value"})
 
 
@@ -26,7 +26,7 @@ def read_node(path: Path) -> yaml.Node | None:
     """Read the syntax tree of a file with one document, or None if it is empty.
 
     Raises:
-        InputError: the file cannot be read, is too long, or is no YAML.
+        InputError: the file cannot be read, is too long, or is not YAML.
     """
     text = read_text(path, "a readable YAML file in UTF-8", 4 * MOST_CHARACTERS)
     if len(text) > MOST_CHARACTERS:
@@ -49,7 +49,7 @@ def read_yaml(path: Path) -> Any:
     """Read a file as dicts, lists, texts, numbers and dates, or None if it is empty.
 
     Raises:
-        InputError: as `read_node`; it has a tag of some program, a key twice, a key that is no
+        InputError: see `read_node`; it has a tag of some program, a key twice, a key that is not a
             scalar, or more than `MOST_VALUES`.
     """
     node = read_node(path)
@@ -94,13 +94,13 @@ class _Constructor:
             return node.value
         if node.tag not in SCALARS:
             raise self._error(node, f"tag {node.tag}, expected plain values")
-        kind = node.tag.removeprefix(TAG)
+        tag_name = node.tag.removeprefix(TAG)
         try:
             if len(node.value) > LONGEST_NUMBER:
                 raise ValueError
             return self._scalars.construct_object(node)
         except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, ValueError):
-            raise self._error(node, f"{node.value[:60]!r} is no {kind}") from None
+            raise self._error(node, f"{node.value[:60]!r} is not a valid {tag_name}") from None
 
     def _error(self, node: yaml.Node, why: str) -> InputError:
         line = node.start_mark.line + 1

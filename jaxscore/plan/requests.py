@@ -358,11 +358,14 @@ class TextWindows:
 class WindowedText(Sequence[TokenSequence]):
     """The windows of a text, each built when it is read, since they share most of their ids.
 
+    If nothing of a text is scored, it is one empty sequence.
+
     Attributes:
         ids: int32 [n], context and continuation.
         start: index of the continuation's first token.
         positions: see `TokenSequence`.
-        spans: int64 [n_windows, 3], see `WindowSpan`; without windows that have no position.
+        spans: int64 [n_windows, 3], see `WindowSpan`; without windows that lack a position.
+        n_windows: number of windows that score something.
     """
 
     def __init__(
@@ -379,6 +382,9 @@ class WindowedText(Sequence[TokenSequence]):
         if positions is not None:
             first, end = np.searchsorted(positions, self.spans[:, 1:].T)
             self.spans = self.spans[first < end]
+        self.n_windows = len(self.spans)
+        if not self.n_windows:
+            self.spans = np.full((1, 3), start)
 
     @property
     def continuation(self) -> np.ndarray:
@@ -393,7 +399,7 @@ class WindowedText(Sequence[TokenSequence]):
             return [self[j] for j in range(len(self))[k]]
         begin, first, end = self.spans[k].tolist()
         window = self._windows.window(self.ids, WindowSpan(begin, first, end))
-        if self.positions is None:
+        if self.positions is None or first == end:
             return window
         return TokenSequence.at(window.ids, self._within(first, end) - begin)
 

@@ -1,6 +1,6 @@
-"""What a page in a browser shows, as data: a module per system makes it, `frame.render` draws it.
+"""Contents of a report's page, as data: a module per system builds it, `frame.render` draws it.
 
-Every text is plain: what is drawn is escaped there, and what does not print is shown by its number.
+Texts are plain: drawing escapes them, and shows unprintable characters by their numbers.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.html.strips import Strips
 from jaxscore.types.results import Strip
 
-Kind = Literal["text", "number", "category", "flag", "token"]
+ColumnType = Literal["text", "number", "category", "flag", "token"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Card:
     """One number of the summary.
 
     Attributes:
-        value: three significant digits.
-        note: lines below it: its interval, and over how many items it is.
-        estimate: the whole number, which the Markdown gives with six digits; None for a count or
-            a text.
+        value: the number with three significant digits.
+        note: the lines below it: its interval, and the number of items.
+        estimate: the exact number, which the Markdown has with six digits; None for a count or a
+            text.
     """
 
     title: str
@@ -38,9 +38,9 @@ class Chart:
     """One picture.
 
     Attributes:
-        title: what it shows.
-        svg: as `html.histogram` and the like draw it.
-        caption: how it is read, and what it leaves out.
+        title: the heading.
+        svg: the picture of a function such as `html.histogram`.
+        caption: the explanation of the picture, and of data that it leaves out.
     """
 
     title: str
@@ -53,25 +53,26 @@ class Column:
     """One column of the table of items.
 
     Attributes:
-        title: its head.
-        kind: "text", "number" (shown with three significant digits), "category" (few values, which
-            the page can filter by), "flag" ("yes" or "no") or "token" (blanks are visible).
-        values: one per item, as they are shown; `markdown.NOTHING` for a missing value.
-        hint: what it means, for its head.
+        title: the heading.
+        column_type: "text", "number" (shown with three significant digits), "category" (few
+            values, which the page can filter by), "flag" ("yes" or "no") or "token" (spaces are
+            visible).
+        values: the displayed values, one per item; `markdown.NOTHING` for a missing one.
+        hint: the explanation of the heading.
     """
 
     title: str
-    kind: Kind
+    column_type: ColumnType
     values: Sequence[str]
     hint: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A text of each item that its panel shows whole.
+    """A text of each item that its panel shows in full.
 
     Attributes:
-        values: one per item; an empty one is not shown.
+        values: the texts, one per item; empty ones are not shown.
     """
 
     title: str
@@ -82,9 +83,9 @@ class Row(NamedTuple):
     """One row of an item's table in its panel, such as an answer.
 
     Attributes:
-        cells: the first one is a text.
-        share: 0 to 1, drawn as a bar; None without one.
-        marked: whether it is the right one.
+        cells: the cells, the first of which is a text.
+        share: the length of a bar, 0 to 1; None without one.
+        marked: True for the right row.
     """
 
     cells: Sequence[str]
@@ -97,8 +98,8 @@ class Rows:
     """A table in the panel of each item.
 
     Attributes:
-        header: of the cells.
-        marked: what a marked row is, such as "right".
+        header: the headings of the cells.
+        marked: the description of a marked row, such as "right".
         items: the rows of each item.
     """
 
@@ -113,16 +114,16 @@ class Items:
     """The items of a run, in the order of its report: worst first.
 
     Attributes:
-        what: their name, such as "questions".
-        order: what is first, in words, such as "least gain first".
-        n_all: of the run; larger than `n` if the run has too many to embed.
-        columns: the first one names an item.
-        fields, tables, strips: what an item's panel shows.
-        errors: place of an item -> why it could not be evaluated.
-        text_column: the head of a column with the text of each item's only strip; none if empty.
-        within_noise: whether rounding could change its decision, None if unknown;
-            empty without an audit.
-        n_beyond: items that follow these and that no page has room for.
+        what: the unit, plural, such as "questions".
+        order: the order in words, such as "least gain first".
+        n_all: the number of the run's items; larger than `n` if the run has too many to embed.
+        columns: the columns, the first of which names an item.
+        fields, tables, strips: the contents of an item's panel.
+        errors: index of an item -> the reason that it could not be evaluated.
+        text_column: the heading of a column with the text of each item's only strip; none if empty.
+        within_noise: True if rounding could change the item's decision, None if unknown; empty
+            without an audit.
+        n_beyond: the number of items after these, for which pages have no room.
     """
 
     what: str
@@ -139,7 +140,7 @@ class Items:
 
     @property
     def n(self) -> int:
-        """Number of listed items."""
+        """The number of listed items."""
         return len(self.columns[0].values)
 
 
@@ -147,7 +148,7 @@ MOST, EMBEDDED = 100_000, 50_000  # of more items than the first number, so many
 
 
 def n_listed(n: int) -> int:
-    """How many of n items a page has room for."""
+    """Return the number of n items that a page has room for."""
     return n if n <= MOST else EMBEDDED
 
 
@@ -156,7 +157,7 @@ class Section:
     """A part below the items, folded unless it is `opened`.
 
     Attributes:
-        blocks: of our Markdown, see `html.frame.blocks`.
+        blocks: the Markdown blocks, see `html.frame.blocks`.
     """
 
     title: str
@@ -172,8 +173,8 @@ class Document:
         system: the command, such as "paths".
         title: the heading.
         verdict: the result in one sentence.
-        about: how the numbers are read, as Markdown blocks.
-        items: None if the run has no table of items.
+        about: the explanation of the numbers, as Markdown blocks.
+        items: the items, or None if the run lacks a table of items.
     """
 
     system: str
@@ -192,14 +193,13 @@ class Source:
 
     Attributes:
         system: the command.
-        record: what its JSON file holds, `Estimate`s still whole.
+        record: the contents of its JSON file, with `Estimate`s as objects.
         headline: the result in one line.
-        n_items: how many items there were, failed ones included.
-        strips: of each item of the record's list of items; empty where no tokens are known.
-        vocabulary: columns of the model's distribution; None if it is not known.
-        results: one record per item, where the evaluation keeps them.
-        items: what the page shows of items that the record does not hold, since they were taken
-            as they came, or None if it holds them.
+        n_items: the number of items, failed ones included.
+        strips: the strips of each item of the record; empty if tokens are unknown.
+        vocabulary: the columns of the model's distribution; None if unknown.
+        results: the records, one per item, if the evaluation keeps them.
+        items: the page's data of items that were streamed and so are not in the record, or None.
     """
 
     system: str

@@ -1,4 +1,4 @@
-"""Parts that reports of several systems have; no Markdown block if there is nothing to say."""
+"""Parts of the reports of several systems; a part without contents gives no Markdown blocks."""
 
 import dataclasses
 import math
@@ -39,25 +39,25 @@ NOISE = {
 
 
 def answer_blank(record: Mapping[str, Any]) -> list[str]:
-    """What a blank before the answers would do, unless the findings say it."""
-    found = record.get("answer_blank") or {}
-    if not found.get("results") or found["finding"] is not None:
+    """Describe the effect of a space before the answers, unless the findings do."""
+    audit = record.get("answer_blank") or {}
+    if not audit.get("results") or audit["finding"] is not None:
         return []
     moved = " and the ".join(
-        f"{name} {significant(one['with_blank'], 4)} instead of "
-        f"{significant(one['as_published'], 4)}"
-        for name, one in found["results"].items()
+        f"{name} {significant(means['with_blank'], 4)} instead of "
+        f"{significant(means['as_published'], 4)}"
+        for name, means in audit["results"].items()
     )
     return [
-        f"A sample of {found['n_items']} items was scored with a blank before the answers too: it "
-        f"raises the probability of {found['n_raised']} of {found['n_answers']} answers, and would "
+        f"A sample of {audit['n_items']} items was scored with a space before the answers too: it "
+        f"raises the probability of {audit['n_raised']} of {audit['n_answers']} answers, and would "
         f"make the {moved}. `--answer-separator` puts it there."
     ]
 
 
 def remarks(lines: Sequence[str]) -> list[str]:
-    """What is legal and still worth telling."""
-    return ["## Remarks", "\n".join(f"- {text(line)}" for line in lines)] if lines else []
+    """List warnings about valid but suspicious input."""
+    return ["## Warnings", "\n".join(f"- {text(line)}" for line in lines)] if lines else []
 
 
 SCORED_CONTENTS = {
@@ -79,11 +79,12 @@ def conversations(settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[str]:
-    """The boundary of a run, and what another would change of its `what` (answers, queries).
+def boundary(chosen: str, audit: Mapping[str, Any] | None, units: str) -> list[str]:
+    """Describe the boundary of a run, and the effect of another on its answers or queries.
 
     Args:
         audit: see `shell.report.Report.boundary_audit`; None without one.
+        units: "answers" or "queries".
     """
     if audit is None:
         return []
@@ -92,19 +93,19 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
     )
     left_out = ""
     if n := audit.get("n_too_long"):
-        left_out = f" {n} longer {what} are not audited."
+        left_out = f" {n} longer {units} are not audited."
     if n := audit.get("n_passed_over"):
         left_out += f" They are a sample; {n} others are not audited."
     out = [
-        f"Boundary `{chosen}` says where {what} start. Of {audit['n_requests']} {what} "
+        f"Boundary `{chosen}` says where {units} start. Of {audit['n_requests']} {units} "
         f"{others}.{left_out}"
     ]
     if effect := audit.get("effect"):
         ways = [chosen, *audit["changed"]]
         rows = [
-            [f"{name[:1].upper()}{name[1:]}", *(significant(one[way], 4) for way in ways),
-             str(one["n"])]
-            for name, one in effect["results"].items()
+            [f"{name[:1].upper()}{name[1:]}", *(significant(means[way], 4) for way in ways),
+             str(means["n"])]
+            for name, means in effect["results"].items()
         ]  # fmt: skip
         sampled = effect["what"]
         out += [
@@ -115,17 +116,17 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
     return out
 
 
-def calibration(found: Mapping[str, Any], events: str) -> list[str]:
-    """Markdown blocks of a reliability table and its expected error.
+def calibration(measured: Mapping[str, Any], events: str) -> list[str]:
+    """Return Markdown blocks of a reliability table and its expected error.
 
     Args:
-        found: `ece` and `bins`.
-        events: what is true or not, such as "answers".
+        measured: `ece` and `bins`.
+        events: name of the events, such as "answers".
     """
-    bins = found["bins"]
+    bins = measured["bins"]
     return [
         "## Calibration",
-        f"Expected calibration error {number(found['ece'])}, over {len(bins)} bins of equal "
+        f"Expected calibration error {number(measured['ece'])}, over {len(bins)} bins of equal "
         f"width with all {events} of all questions as events that are true or not. Where a model "
         "is calibrated, mean probability and share correct are equal in every bin.",
         reliability_table(bins, events),
@@ -133,7 +134,7 @@ def calibration(found: Mapping[str, Any], events: str) -> list[str]:
 
 
 def reliability_table(bins: Sequence[Mapping[str, Any]], events: str) -> str:
-    """Mean probability and share of true events in each bin."""
+    """Return the mean probability and share of true events in each bin."""
     rows = []
     for bin in bins:
         p, share = bin["mean_probability"], bin["frequency"]
@@ -151,60 +152,57 @@ def reliability_table(bins: Sequence[Mapping[str, Any]], events: str) -> str:
 
 
 def noise(record: Mapping[str, Any]) -> list[str]:
-    """How far rounding moves a run's numbers, and how many decisions lie within that.
-
-    Nothing if no audit was requested.
-    """
+    """Describe the effect of rounding on a run's numbers and decisions, if it was audited."""
     if "noise" not in record:
         return []
-    found, title = record["noise"], "## Noise floor"
-    if found is None:
+    audit, title = record["noise"], "## Noise floor"
+    if audit is None:
         return [title, "No request was scored, so none was scored again."]
     rows = [
-        [NOISE[name], significant(one["largest"], 2), significant(one["mean"], 2)]
-        for name, one in found["spread"].items()
+        [NOISE[name], significant(row["largest"], 2), significant(row["mean"], 2)]
+        for name, row in audit["spread"].items()
     ]
-    layouts = ", ".join(text(name) for name in found["layouts"])
-    n, tokens = found["n_requests"], found["n_tokens"]
+    layouts = ", ".join(text(name) for name in audit["layouts"])
+    n, tokens = audit["n_requests"], audit["n_tokens"]
     parts = [
-        f"{n} requests, drawn by the seed, were scored in {len(found['layouts'])} layouts: "
-        f"{layouts}. These differ by rounding alone. Spread is a number's largest value less its "
+        f"{n} requests, drawn by the seed, were scored in {len(audit['layouts'])} layouts: "
+        f"{layouts}. These differ only by rounding. Spread is a number's largest value less its "
         "smallest: the largest of these requests, and their mean."
     ]
     if tokens is not None:
-        differs = found["n_greedy_differs"]
+        differs = audit["n_greedy_differs"]
         parts.append(
             f"Of {tokens} tokens {differs} are the most probable one in some layouts only."
         )
     out = [title, " ".join(parts), table(["Number", "Largest spread", "Mean"], rows)]
-    if found["decisions"]:
+    if audit["decisions"]:
         rows = [
-            [text(one["what"]), f"{one['n_within']} of {one['n']}", text(one["statistic"]),
-             significant(one["margin"], 2)]
-            for one in found["decisions"]
+            [text(row["what"]), f"{row['n_within']} of {row['n']}", text(row["statistic"]),
+             significant(row["margin"], 2)]
+            for row in audit["decisions"]
         ]  # fmt: skip
         out += [
             "Each of two candidates may move by the largest spread, so a decision whose margin is "
-            f"at most twice that lies within the noise: it is no finding. {MARK} marks it.",
+            f"at most twice that lies within the noise and is not a finding. {MARK} marks it.",
             table(["Decision", "Within", "Margin of", "At most"], rows),
         ]
     return out
 
 
 def marked(result: Mapping[str, Any], field: str = "within_noise") -> str:
-    """The mark of a decision within the noise, with a blank before it, or nothing."""
+    """Return the mark of a decision within the noise, after a space, or an empty text."""
     return f" {MARK}" if result.get(field) else ""
 
 
 def within_noise(
     record: Mapping[str, Any], results: Iterable[Mapping[str, Any]]
 ) -> list[bool | None]:
-    """Whether rounding could change each result; empty without an audit of rounding errors."""
+    """Return True for each result that rounding could change; empty without an audit."""
     return [result.get("within_noise") for result in results] if "noise" in record else []
 
 
 def settings(values: Mapping[str, Any]) -> list[str]:
-    """Settings and versions; None stands for what was not given or is not known."""
+    """List settings and versions, without those that are None."""
     rows = [[name, text(_shown(value))] for name, value in values.items() if value is not None]
     return ["## Settings and versions", table(["Setting", "Value"], rows, left=2)]
 
@@ -218,18 +216,18 @@ def _shown(value: Any) -> str:
 
 
 LEAST, MOST = 1e-4, 1e15  # other numbers are written with a power of ten
-VOID = 1e6  # an interval that ends beyond so many times its number
+VOID = 1e6  # multiple of the mean from which an interval's end is meaningless
 FAILURES = 200  # listed below the items; all are in the table of items and in the JSON file
 CONTEXT = 1_000  # characters of a context that a page holds, from its end
 
 
 def sentence(headline: str) -> str:
-    """A headline as a sentence."""
+    """Return a headline as a sentence."""
     return f"{headline[:1].upper()}{headline[1:]}."
 
 
 def verdict(source: Source, headline: str = "") -> str:
-    """Return the headline, after the findings that say how it is to be read.
+    """Return the headline after the findings, which explain how to read it.
 
     Args:
         headline: a sentence in place of the source's headline.
@@ -239,27 +237,31 @@ def verdict(source: Source, headline: str = "") -> str:
 
 
 def is_void(estimate: Estimate) -> bool:
-    """Return True if a number's interval has so many digits that it says nothing."""
+    """Return True if a number's interval is too wide to be meaningful."""
     ends = [abs(end) for end in (estimate.low, estimate.high) if end is not None]
     return max(ends, default=0.0) > max(VOID, VOID * abs(estimate.mean or 0.0))
 
 
-def estimate_card(title: str, one: Estimate, what: str) -> Card:
-    """A mean with its interval and its count.
+def estimate_card(title: str, estimate: Estimate, units: str) -> Card:
+    """Return the card of a mean with its interval and its count.
 
     Args:
-        what: it is over, such as "questions".
+        units: name of the averaged items, such as "questions".
     """
-    over = counted(one.n, what)
-    if is_void(one):
-        mean = dataclasses.replace(one, low=None, high=None)
-        return Card(title, three(one.mean), f"{INTERVAL}too wide to be of use\n{over}", mean)
-    span = "" if one.low is None else f"{INTERVAL}{three(one.low)} to {three(one.high)}\n"
-    return Card(title, three(one.mean), f"{span}{over}", one)
+    over = counted(estimate.n, units)
+    if is_void(estimate):
+        mean = dataclasses.replace(estimate, low=None, high=None)
+        return Card(title, three(estimate.mean), f"{INTERVAL}too wide to be of use\n{over}", mean)
+    span = (
+        ""
+        if estimate.low is None
+        else f"{INTERVAL}{three(estimate.low)} to {three(estimate.high)}\n"
+    )
+    return Card(title, three(estimate.mean), f"{span}{over}", estimate)
 
 
 def three(value: float | None) -> str:
-    """A number with three significant digits, up to 15 before the point, zeros included."""
+    """Format a number with three significant digits, up to 15 before the point, zeros included."""
     if value is None or not math.isfinite(value):
         return NOTHING if value is None else str(value)
     if value == 0:
@@ -271,20 +273,23 @@ def three(value: float | None) -> str:
 
 
 def yes_no(value: bool | None) -> str:
-    """A flag as a column shows it."""
+    """Format a flag for a column."""
     return NOTHING if value is None else "yes" if value else "no"
 
 
 def closing(record: Mapping[str, Any], failed: str) -> list[Section]:
-    """Noise floor, remarks, failures, settings: what the Markdown ends with.
+    """Return the last sections: noise floor, warnings, failures, settings.
 
     Args:
-        failed: what a failure is of, such as "questions".
+        failed: name of the items, such as "questions".
     """
     failures: Sequence[Mapping[str, str]] = record["failures"]
     failed_blocks: list[str] = []
     if n := len(failures):
-        lines = [f"- {text(one['name'])}: {text(one['error'])}" for one in failures[:FAILURES]]
+        lines = [
+            f"- {text(failure['name'])}: {text(failure['error'])}"
+            for failure in failures[:FAILURES]
+        ]
         failed_blocks = [f"## Failed: {counted(n, failed)}, in no mean", "\n".join(lines)]
     if n > FAILURES:
         failed_blocks.append(f"The first {FAILURES} are listed; all {n} are in the JSON file.")
@@ -297,14 +302,14 @@ def closing(record: Mapping[str, Any], failed: str) -> list[Section]:
 
 
 def section(blocks: Sequence[str], *, opened: bool = False) -> list[Section]:
-    """A section from Markdown blocks that begin with its heading; none from no blocks."""
+    """Return a section of Markdown blocks, the first one its heading; none without blocks."""
     if not blocks:
         return []
     return [Section(blocks[0].removeprefix("## "), blocks[1:], opened)]
 
 
 def model_of(record: Mapping[str, Any]) -> str:
-    """The model's name: the last part of its path."""
+    """Return the model's name: the last part of its path."""
     return _parts(record["settings"].get("model", "no model"))[-1]
 
 
@@ -313,10 +318,10 @@ def _parts(path: Any) -> list[str]:
 
 
 def sides(a: Any, b: Any, settings: Iterable[tuple[str, Any, Any]] = ()) -> tuple[str, str]:
-    """Short names of two paths by their difference, for a title.
+    """Return short names of two paths by their difference, for a title.
 
     Args:
-        a, b: paths, or names of models; the names are the last parts that tell them apart.
+        a, b: paths, or names of models; the short names are the last parts, as far as needed.
         settings: name, and the value of each side. The first different one is added to equal paths.
     """
     paths = [_parts(a), _parts(b)]
@@ -334,30 +339,30 @@ def sides(a: Any, b: Any, settings: Iterable[tuple[str, Any, Any]] = ()) -> tupl
 def worst_first(
     records: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], tuple[float, ...]]
 ) -> np.ndarray:
-    """Places of the records that did not fail, in the order of their keys.
+    """Return the indices of the records that did not fail, in the order of their keys.
 
     Args:
         key: one or several numbers or flags.
     """
-    places, keys = array("q"), array("d")
-    for place, record in enumerate(records):
+    indices, keys = array("q"), array("d")
+    for index, record in enumerate(records):
         if "error" not in record:
-            places.append(place)
+            indices.append(index)
             keys.extend(key(record))
-    if not places:
+    if not indices:
         return np.zeros(0, np.int64)
-    columns = np.array(keys).reshape(len(places), -1).T
-    return np.array(places)[np.lexsort(columns[::-1])]
+    columns = np.array(keys).reshape(len(indices), -1).T
+    return np.array(indices)[np.lexsort(columns[::-1])]
 
 
 def with_failures(items: Items, failed: Iterable[Mapping[str, str]]) -> Items:
-    """The items, and behind them those that could not be evaluated, each by its name."""
-    given = [*failed]
-    if not given:
+    """Append the items that could not be evaluated, each by its name."""
+    failures = [*failed]
+    if not failures:
         return items
-    n, more = items.n, len(given)
+    n, more = items.n, len(failures)
     first, *others = items.columns
-    names = [one["name"] for one in given]
+    names = [failure["name"] for failure in failures]
     strips = items.strips
     if strips is not None:
         ends = [strips.first, strips.first[-1:].repeat(more)]
@@ -366,12 +371,17 @@ def with_failures(items: Items, failed: Iterable[Mapping[str, str]]) -> Items:
         items,
         columns=[
             dataclasses.replace(first, values=[*first.values, *names]),
-            *(dataclasses.replace(one, values=[*one.values, *[NOTHING] * more]) for one in others),
+            *(
+                dataclasses.replace(column, values=[*column.values, *[NOTHING] * more])
+                for column in others
+            ),
         ],
-        fields=[Field(one.title, [*one.values, *[""] * more]) for one in items.fields],
-        tables=[dataclasses.replace(one, items=[*one.items, *[()] * more]) for one in items.tables],
+        fields=[Field(field.title, [*field.values, *[""] * more]) for field in items.fields],
+        tables=[
+            dataclasses.replace(rows, items=[*rows.items, *[()] * more]) for rows in items.tables
+        ],
         strips=strips,
-        errors={**items.errors, **{n + k: one["error"] for k, one in enumerate(given)}},
+        errors={**items.errors, **{n + k: row["error"] for k, row in enumerate(failures)}},
         within_noise=[*items.within_noise, *[None] * more] if items.within_noise else [],
     )
 
@@ -379,7 +389,7 @@ def with_failures(items: Items, failed: Iterable[Mapping[str, str]]) -> Items:
 def strips_of(
     source: Source, tokens_of: Callable[[Strip], TokenText] | None = None, **more: Any
 ) -> Strips | None:
-    """The strips of all items; None if no tokens are known.
+    """Return the strips of all items; None if tokens are unknown.
 
     Args:
         tokens_of: the tokens of a strip; None is `token_text`.
@@ -387,7 +397,7 @@ def strips_of(
     """
     if not source.strips:
         return None
-    every = [strip for own in source.strips for strip in own]
+    every = [strip for strips in source.strips for strip in strips]
     names: dict[int, str] = {}
     return Strips(
         first=np.cumsum([0, *map(len, source.strips)]),
@@ -401,39 +411,40 @@ def strips_of(
 
 
 def context_end(context: str) -> str:
-    """The end of a long context."""
+    """Return the end of a long context."""
     rest = len(context) - CONTEXT
     return context if rest <= 0 else f"({rest} characters before) … {context[-CONTEXT:]}"
 
 
 def token_text(strip: Strip) -> TokenText:
-    """The tokens of a scored text."""
-    one = strip.scored
+    """Return the tokens of a scored text."""
+    scored = strip.scored
     return TokenText(
-        one.token_ids,
-        one.tokens,
-        one.logprob,
-        one.entropy,
-        one.self_certainty,
-        one.greedy,
-        one.measures.get("rank"),
+        scored.token_ids,
+        scored.tokens,
+        scored.logprob,
+        scored.entropy,
+        scored.self_certainty,
+        scored.greedy,
+        scored.measures.get("rank"),
     )
 
 
 def table_by_n(rows: Sequence[Mapping[str, Any]], field: str) -> str:
-    """One row per N, one column per way of choosing.
+    """Return a table with a row per N and a column per way of choosing.
 
     Args:
-        rows: as of `Marks.rows` of `systems.selection.grading`.
+        rows: see `Marks.rows` of `systems.selection.grading`.
         field: name of the displayed estimate.
     """
     ways = list(dict.fromkeys(row["way"] for row in rows if row[field] is not None))
-    found = {(row["best_n"], row["way"]): row for row in rows}
+    by_n_and_way = {(row["best_n"], row["way"]): row for row in rows}
     lines = []
     for n in dict.fromkeys(row["best_n"] for row in rows):
         fewer = next(row["n_with_fewer"] for row in rows if row["best_n"] == n)
         cells = [
-            _estimate_cell(found[n, way][field]) if (n, way) in found else NOTHING for way in ways
+            _estimate_cell(by_n_and_way[n, way][field]) if (n, way) in by_n_and_way else NOTHING
+            for way in ways
         ]
         lines.append([str(n), str(fewer), *cells])
     return table(["N", "Items with fewer", *map(text, ways)], lines, left=0)

@@ -1,4 +1,4 @@
-"""What the whole server shares: its settings and limits, and errors as clients receive them.
+"""Settings and limits of the server, and errors as clients receive them.
 
 A client receives an HTTP status and OpenAI's error object.
 """
@@ -13,15 +13,15 @@ from jaxscore.errors import LONGEST, one_line
 
 TYPES = {401: "authentication_error", 429: "rate_limit_error"}  # by status
 CONTEXT_LENGTH = "context_length_exceeded"  # code of a text beyond the model's positions
-# Programs exist for these numbers of most probable tokens alone: each one is compiled.
+# Numbers of most probable tokens with compiled programs.
 TOPS = (0, 1, 5, 20)
 MAX_LOGPROBS = TOPS[-1]
 # Prompts, samples and items of one request: each takes a kilobyte, however short its text is.
 MAX_PROMPTS = 65_536
 # Log-probabilities of prompts in one answer, which take a gigabyte while it is made.
 MAX_NUMBERS = 8_000_000
-# Characters, or ids, that one text may have where it need not fit in the positions: it is cut, or
-# only tokenized. Tokenizing so many takes a second.
+# Limit of characters, or ids, of a text that is truncated or only tokenized, so that it may exceed
+# the positions. Tokenizing so many takes a second.
 MAX_CHARACTERS = 1 << 20
 
 
@@ -30,19 +30,19 @@ class Settings:
     """Settings of a server.
 
     Attributes:
-        names: what the model is called, at least one.
-        gather: seconds for which the first request of an idle server waits for others.
-        window_tokens: distinct tokens that are planned together at most, see `WindowSize`.
-        max_body: bytes of a request's body.
-        max_queue_tokens: tokens that wait and are in work; a request beyond them gets 429.
-        max_logprobs: most probable tokens of one place, up to `MAX_LOGPROBS`.
-        request_timeout: seconds in the queue and in work together.
-        receive_timeout: seconds within which a whole request arrives, and within which a client
-            reads some of a finished answer.
-        loopback: whether only this machine can connect; the Host header is then checked.
-        allowed_hosts: names that the Host header may have beside this machine's names.
-        cors: the origin whose web pages may read answers; None is none.
-        key: what clients must send as a bearer token; None asks for none.
+        names: the model's names, at least one.
+        gather: the seconds for which the first request of an idle server waits for others.
+        window_tokens: the maximum distinct tokens of a window, see `WindowSize`.
+        max_body: the maximum bytes of a request's body.
+        max_queue_tokens: the maximum tokens queued and in work; a request beyond them gets 429.
+        max_logprobs: the most probable tokens per position, up to `MAX_LOGPROBS`.
+        request_timeout: the maximum seconds in the queue and in work together.
+        receive_timeout: the seconds within which a request must arrive, and within which a client
+            must read some of a finished answer.
+        loopback: True if only this machine can connect; the Host header is then checked.
+        allowed_hosts: further names, next to this machine's, that the Host header may have.
+        cors: the origin whose web pages may read answers, or None.
+        key: the bearer token that clients must send, or None.
     """
 
     names: tuple[str, ...]
@@ -60,14 +60,14 @@ class Settings:
 
 
 class ApiError(Exception):
-    """A request that gets an error instead of an answer.
+    """The error that a request gets instead of an answer.
 
     Attributes:
-        status: HTTP status, 400 to 599.
-        message: what was found, what was expected, what to do.
-        param: name of the field at fault.
-        code: machine-readable reason.
-        headers: of the response, beside its type and length.
+        status: the HTTP status, 400 to 599.
+        message: the value found, the values expected, and the remedy.
+        param: the name of the field at fault.
+        code: the machine-readable reason.
+        headers: further headers of the response.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class ApiError(Exception):
         self.param, self.code, self.headers = param, code, dict(headers or {})
 
     def body(self) -> bytes:
-        """The JSON object that the client reads."""
+        """Return OpenAI's error object as JSON."""
         default = "server_error" if self.status >= 500 else "invalid_request_error"
         fields = {"message": self.message, "type": TYPES.get(self.status, default)}
         return orjson.dumps({"error": {**fields, "param": self.param, "code": self.code}})
 
 
 def invalid_field(param: str, message: str, code: str | None = None) -> ApiError:
-    """The error of a field with an unusable value."""
+    """Return the error for a field with an invalid value."""
     return ApiError(400, message, param=param, code=code)
 
 
 def not_finite(subject: str) -> ApiError:
-    """The error of a request whose numbers JSON cannot represent."""
+    """Return the error for a request whose numbers JSON cannot represent."""
     return ApiError(
         500,
         f"{subject}: the model gave numbers that are not finite; check the weights, or use float32",

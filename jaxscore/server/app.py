@@ -41,7 +41,7 @@ from jaxscore.server.service import Service
 from jaxscore.server.worker import METRICS_TYPE
 from jaxscore.text.bounded_tokenizer import decode_ids
 
-OTHER = "other"  # route of a request that reached none, in metrics and the log
+OTHER = "other"  # route of a request without a route, in metrics and the log
 OPEN_PATHS = ("/", "/health")  # need no key; the page is the same for every model
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"(\[[^]]*\]|[^:]*)(?::[0-9]*)?")
@@ -51,7 +51,7 @@ Log = Callable[[str, str, int, float], None]  # (method, route's pattern, status
 
 
 def app(service: Service, log: Log | None = None) -> Any:
-    """The ASGI application."""
+    """Return the ASGI application."""
     routes = [Route(path, Endpoint(service, {"GET": handler})) for path, handler in GET.items()]
     routes += [
         Route(path, Endpoint(service, {"POST": handler}, BODY_TYPES.get(path, (JSON,))))
@@ -69,7 +69,7 @@ def app(service: Service, log: Log | None = None) -> Any:
 
 
 class Counted:
-    """Counts and logs every answer, without text of a client."""
+    """Counts and logs every answer, without text from clients."""
 
     def __init__(self, inner: Any, service: Service, log: Log | None) -> None:
         self._inner, self._metrics, self._log = inner, service.metrics, log
@@ -123,7 +123,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
-        """Refuse a web page that lets its own name resolve to this machine."""
+        """Refuse DNS rebinding: a web page whose host name resolves to this machine."""
         match = _HOST.fullmatch(host.strip().lower())
         if self._checks_host and (match is None or match[1] not in self._hosts):
             raise ApiError(
@@ -148,19 +148,19 @@ class Guard:
 
 
 async def _not_found(scope: Scope, receive: Any, send: Any) -> None:
-    known = ", ".join(sorted([*GET, *POST]))
-    error = ApiError(404, f"no such path; there are {known}", code="no_such_path")
+    paths = ", ".join(sorted([*GET, *POST]))
+    error = ApiError(404, f"no such path; there are {paths}", code="no_such_path")
     await Response(send).send_error(error)
 
 
 async def list_models(call: Call) -> Answer:
-    """All names of the model."""
+    """List all names of the model."""
     models = [_describe_model(call.service, name) for name in call.service.settings.names]
     return _json({"object": "list", "data": models})
 
 
 async def get_model(call: Call) -> Answer:
-    """One name of the model."""
+    """Describe the model under one of its names."""
     call.service.check_model(call.path["id"])
     return _json(_describe_model(call.service, call.path["id"]))
 
@@ -178,7 +178,7 @@ def _describe_model(service: Service, name: str) -> dict[str, object]:
 
 
 async def health(call: Call) -> Answer:
-    """Whether requests are worked on; answered by the event loop, so that it never waits.
+    """Report readiness from the event loop, so that the answer never waits for the worker.
 
     Raises:
         ApiError: 503, the model warms up, the worker died, or the server shuts down.
@@ -194,12 +194,12 @@ async def health(call: Call) -> Answer:
 
 
 async def metrics(call: Call) -> Answer:
-    """Metrics for Prometheus."""
+    """Return the metrics for Prometheus."""
     return Answer(call.service.metrics.text(), METRICS_TYPE)
 
 
 async def tokenize(call: Call) -> Answer:
-    """The token ids of a text."""
+    """Return the token ids of a text."""
     service = call.service
     request = await _read(call, TokenizeRequest)
     _check_length(service, "prompt", "characters", len(request.prompt))
@@ -215,7 +215,7 @@ async def tokenize(call: Call) -> Answer:
 
 
 async def detokenize(call: Call) -> Answer:
-    """The text of token ids, special tokens included, as transformers decodes it."""
+    """Return the text of token ids, special tokens included, as transformers decodes it."""
     service = call.service
     ids = (await _read(call, DetokenizeRequest)).tokens
     _check_length(service, "tokens", "ids", len(ids))
@@ -231,7 +231,7 @@ async def detokenize(call: Call) -> Answer:
 
 
 async def tokenizer_info(call: Call) -> Answer:
-    """Special tokens and the chat template."""
+    """Return the special tokens and the chat template."""
     tokenizer = call.service.encoder.tokenizer
     names = ("bos_token", "eos_token", "pad_token", "unk_token")
     tokens = {name: getattr(tokenizer, name, None) for name in names}
@@ -247,7 +247,7 @@ async def tokenizer_info(call: Call) -> Answer:
 
 
 async def _read(call: Call, model: type[AnyServedRequest]) -> AnyServedRequest:
-    """The validated body of a request."""
+    """Return the validated body of a request."""
     request = await call.service.run_in_thread(
         len(call.body), lambda: validate(model, parse_object(call.body))
     )

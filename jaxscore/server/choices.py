@@ -1,8 +1,8 @@
 """Choices of completions and chats: texts after prompts, and log-probabilities of their tokens.
 
 All log-probabilities come from the scorer, also for generated tokens: a text is generated
-first and scored then. One greedy token after a prompt, which is what lm-eval requests, needs no
-generation: scoring the prompt finds it as the most probable next token.
+first and then scored. One greedy token after a prompt, which lm-eval requests, needs no
+generation: scoring the prompt gives it as the most probable next token.
 """
 
 import asyncio
@@ -37,14 +37,15 @@ class ChoiceRequest:
     """A validated request with its tokenized prompts.
 
     Attributes:
-        fields: as the client sent them.
-        prompts: at least one; each has `n` choices.
-        max_tokens: most tokens to generate per choice.
-        n_top: most probable tokens per position, or None if no log-probabilities are requested.
-        echo: whether `n_top` is for the prompts' tokens too.
-        n_prompt_top: the same number for `prompt_logprobs` alone, or None if not requested.
-        as_ids: whether the answer lists tokens by their ids.
-        prompt_field: the field that the prompts come from.
+        fields: the client's fields.
+        prompts: the prompts, at least one; each has `n` choices.
+        max_tokens: the maximum tokens to generate per choice.
+        n_top: the number of most probable tokens per position, or None if no log-probabilities are
+            requested.
+        echo: True if `n_top` applies to the prompts' tokens too.
+        n_prompt_top: the same number for `prompt_logprobs`, or None if not requested.
+        as_ids: True if the answer lists tokens by their ids.
+        prompt_field: the name of the prompts' field.
     """
 
     fields: SamplingRequest
@@ -58,40 +59,37 @@ class ChoiceRequest:
 
     @functools.cached_property
     def seed(self) -> int:
-        """Seed of the first choice of each prompt; random if the client sent none."""
+        """The seed of the first choice of each prompt; random if the client sent none."""
         seed = self.fields.seed
         return secrets.randbits(32) if seed is None else seed % 2**32
 
     @property
     def is_greedy(self) -> bool:
-        """Whether only the most probable tokens are sampled."""
+        """True if each token is the most probable one."""
         return self.fields.temperature < MIN_TEMPERATURE or self.fields.top_p == 0
 
     @property
     def is_one_greedy_token(self) -> bool:
-        """Whether the most probable next token is all that is generated."""
+        """True if only the most probable next token is requested."""
         return self.max_tokens == 1 and self.is_greedy
 
     @property
     def scores_prompts(self) -> bool:
-        """Whether log-probabilities of the prompts' tokens are requested."""
+        """True if log-probabilities of the prompts' tokens are requested."""
         return self.n_prompt_top is not None or (self.echo and self.n_top is not None)
 
     @property
     def most_top(self) -> int:
-        """Largest number of most probable tokens at any position."""
+        """The largest number of most probable tokens at any position."""
         return max(self.n_top or 0, self.n_prompt_top or 0)
 
     @property
     def has_whole_choices(self) -> bool:
-        """Whether a stream sends each choice in one part.
-
-        Log-probabilities are computed for whole texts.
-        """
+        """True if a stream sends each choice in one part: its text is scored when finished."""
         return self.n_top is not None or self.is_one_greedy_token or not self.max_tokens
 
     def generation_requests(self) -> list[GenerationRequest]:
-        """One per choice, a prompt's choices next to each other."""
+        """Return one request per choice, a prompt's choices next to each other."""
         fields, n = self.fields, self.fields.n
         return [
             GenerationRequest(
@@ -108,11 +106,11 @@ class ChoiceRequest:
         ]
 
     def describe_prompt(self, index: int) -> str:
-        """What an error message calls a prompt."""
+        """Return the name of a prompt for error messages."""
         return f"prompt {index}" if self.prompt_field == "prompt" else "the conversation"
 
     def _sample_seed(self, sample: int) -> int:
-        """The client's seed for the first sample; clients hardly send the others' seeds."""
+        """Return the client's seed for the first sample, and a hash of it for the others."""
         if not sample:
             return self.seed
         digest = hashlib.blake2b(f"{self.seed} {sample}".encode(), digest_size=4).digest()
@@ -135,8 +133,8 @@ class TokenLogprobs(NamedTuple):
     top_logprobs: np.ndarray
     rank: np.ndarray
 
-    def part(self, tokens: slice, n_top: int) -> "TokenLogprobs":
-        """Some of the tokens, with at most `n_top` of the most probable ones at each."""
+    def select(self, tokens: slice, n_top: int) -> "TokenLogprobs":
+        """Return some of the tokens, with at most `n_top` of the most probable ones at each."""
         ids, logprob, top_ids, top_logprobs, rank = (array[tokens] for array in self)
         return TokenLogprobs(ids, logprob, top_ids[:, :n_top], top_logprobs[:, :n_top], rank)
 
@@ -145,12 +143,12 @@ class Choice(NamedTuple):
     """One choice of an answer.
 
     Attributes:
-        prompt: index of its prompt.
-        ids: all generated tokens, an EOS included.
-        text: without the EOS and without what follows a stop string.
+        prompt: the index of its prompt.
+        ids: all generated tokens, including an EOS.
+        text: the text up to the EOS or a stop string.
         finish_reason: "stop" or "length".
-        logprobs: of the prompt's tokens if the request `scores_prompts`, and of `ids`; None if
-            not requested.
+        logprobs: the log-probabilities of the prompt's tokens if the request `scores_prompts`, and
+            of `ids`; None if not requested.
     """
 
     prompt: int
@@ -170,7 +168,7 @@ class ChoicePart(NamedTuple):
 
 
 async def compute_choices(service: Service, request: ChoiceRequest) -> list[Choice]:
-    """All choices of a request, in order."""
+    """Compute all choices of a request, in order."""
     if request.is_one_greedy_token:
         return await _most_probable_tokens(service, request)
     n = request.fields.n
@@ -187,7 +185,7 @@ async def compute_choices(service: Service, request: ChoiceRequest) -> list[Choi
 async def stream_choices(
     service: Service, request: ChoiceRequest
 ) -> AsyncGenerator[ChoicePart, None]:
-    """Parts of all choices as they are generated."""
+    """Yield parts of all choices as they are generated."""
     if request.has_whole_choices:
         for index, choice in enumerate(await compute_choices(service, request)):
             yield ChoicePart(index, choice.text, choice.ids, choice)
@@ -195,18 +193,18 @@ async def stream_choices(
     n_sent = collections.Counter[int]()
     async with contextlib.aclosing(stream_texts(service, request.generation_requests())) as parts:
         async for index, text, ids, finished in parts:
-            whole = None if finished is None else choice_of(service, request, index, finished)
-            if whole is not None:
-                ids = whole.ids[n_sent[index] :]  # with the EOS
+            last = None if finished is None else choice_of(service, request, index, finished)
+            if last is not None:
+                ids = last.ids[n_sent[index] :]  # with the EOS
             n_sent[index] += len(ids)
-            yield ChoicePart(index, text, ids, whole)
+            yield ChoicePart(index, text, ids, last)
 
 
 def choice_of(service: Service, request: ChoiceRequest, index: int, text: Generated) -> Choice:
-    """The choice of a generated text.
+    """Return the choice of a generated text.
 
     Raises:
-        ApiError: nothing was generated, and why.
+        ApiError: nothing was generated; the message gives the reason.
     """
     prompt = index // request.fields.n
     if text.error is not None:
@@ -223,7 +221,7 @@ def choice_of(service: Service, request: ChoiceRequest, index: int, text: Genera
 async def _score(
     service: Service, request: ChoiceRequest, choices: Sequence[Choice]
 ) -> list[Choice]:
-    """The choices with log-probabilities."""
+    """Return the choices with log-probabilities."""
     n_top = request.most_top
 
     def piece_of(choice: Choice) -> Piece:
@@ -238,18 +236,18 @@ async def _score(
     size = CHOICE_SIZE * len(choices)
     pieces = await service.run_in_thread(size, lambda: list(map(piece_of, choices)))
     with_rank = request.n_prompt_top is not None
-    found = await service.score(pieces, n_top, with_rank=with_rank)
+    all_scores = await service.score(pieces, n_top, with_rank=with_rank)
     return await service.run_in_thread(
         size,
         lambda: [
             add_logprobs(choice, piece, scores)
-            for choice, piece, [scores] in zip(choices, pieces, found, strict=True)
+            for choice, piece, [scores] in zip(choices, pieces, all_scores, strict=True)
         ],
     )
 
 
 async def _most_probable_tokens(service: Service, request: ChoiceRequest) -> list[Choice]:
-    """Choices of one greedy token, computed with the prompts' own log-probabilities."""
+    """Compute choices of one greedy token together with the prompts' log-probabilities."""
     n_top, with_rank = request.most_top, request.n_prompt_top is not None
 
     def piece_of(prompt: Prompt) -> Piece:
@@ -267,9 +265,9 @@ async def _most_probable_tokens(service: Service, request: ChoiceRequest) -> lis
 
     size = CHOICE_SIZE * len(request.prompts)
     pieces = await service.run_in_thread(size, lambda: list(map(piece_of, request.prompts)))
-    found = await service.score(pieces, max(1, n_top), with_rank=with_rank)
+    all_scores = await service.score(pieces, max(1, n_top), with_rank=with_rank)
     choices = await service.run_in_thread(
-        size, lambda: [choice_after(k, scores) for k, scores in enumerate(found)]
+        size, lambda: [choice_after(k, scores) for k, scores in enumerate(all_scores)]
     )
     return [choice for choice in choices for _ in range(request.fields.n)]
 
@@ -286,13 +284,13 @@ def _choice_of_token(service: Service, request: ChoiceRequest, prompt: int, id: 
 def last_logprobs(
     ids: Sequence[int] | np.ndarray, scores: SequenceScores, n_top: int, subject: str
 ) -> TokenLogprobs:
-    """Log-probabilities of the last tokens of a text.
+    """Return the log-probabilities of the last tokens of a text.
 
     Args:
-        ids: of the whole text.
-        scores: of its last tokens.
-        n_top: most probable tokens per position.
-        subject: what an error message calls the text.
+        ids: ids of the full text.
+        scores: scores of its last tokens.
+        n_top: number of most probable tokens per position.
+        subject: name of the text in error messages.
 
     Raises:
         ApiError: 500, the log-probabilities are not all finite.
@@ -309,10 +307,10 @@ def last_logprobs(
 
 
 def top_logprobs(scores: SequenceScores, n_top: int, subject: str) -> TokenLogprobs:
-    """Log-probability of the most probable token after a text.
+    """Return the log-probability of the most probable token after a text.
 
     Args:
-        scores: of `next_token`, with at least one most probable token.
+        scores: scores of `next_token`, with at least one most probable token.
         n_top, subject: see `last_logprobs`.
 
     Raises:
@@ -323,7 +321,7 @@ def top_logprobs(scores: SequenceScores, n_top: int, subject: str) -> TokenLogpr
 
 
 def join_logprobs(first: TokenLogprobs, second: TokenLogprobs) -> TokenLogprobs:
-    """Log-probabilities of the tokens of both, in order."""
+    """Concatenate the log-probabilities of two texts."""
     return TokenLogprobs(*map(np.concatenate, zip(first, second, strict=True)))
 
 
@@ -361,12 +359,12 @@ async def stream_texts(
 
 
 class GrowingText:
-    """Text of a stream of tokens, in parts that never have to be taken back.
+    """Decodes a stream of tokens into parts that are final.
 
-    Withholds incomplete characters and what may become a stop string.
+    Withholds incomplete characters, and a suffix that may become a stop string.
 
     Attributes:
-        n_ids: number of tokens so far.
+        n_ids: the number of tokens so far.
     """
 
     def __init__(self, token_bytes: TokenBytes, stop: Sequence[str]) -> None:
@@ -376,16 +374,16 @@ class GrowingText:
         self.n_ids = 0
 
     def append(self, ids: Sequence[int]) -> str:
-        """Add tokens, and return the text that became certain."""
+        """Add tokens, and return the text that became final."""
         self.n_ids += len(ids)
         raw = b"".join(self._bytes.raw(id) for id in ids if not self._bytes.is_special(id))
         self._text += self._decoder.decode(raw)
         end = find_stop(self._text, self._stop)
         if end is None:
             end = len(self._text) - count_stop_prefix(self._text, self._stop)
-        part = self._text[self._n_returned : end]
+        new_text = self._text[self._n_returned : end]
         self._n_returned = max(self._n_returned, end)
-        return part
+        return new_text
 
     def finish(self, text: str) -> str:
         """Return the rest of the finished text, see `Generated.text`."""
@@ -393,12 +391,12 @@ class GrowingText:
 
 
 def find_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Offset of the first stop string, or None if the text has none."""
+    """Return the offset of the first stop string, or None."""
     return min((at for string in stop if (at := text.find(string)) >= 0), default=None)
 
 
 def count_stop_prefix(text: str, stop: Sequence[str]) -> int:
-    """Number of characters at the end of a text that may be the start of a stop string."""
+    """Return the length of the text's longest suffix that begins a stop string."""
     longest = max(map(len, stop), default=0)
     for n in range(min(longest - 1, len(text)), 0, -1):
         if any(string.startswith(text[-n:]) for string in stop):

@@ -1,4 +1,4 @@
-"""`POST /v1/completions` and `/v1/chat/completions`: OpenAI's answers, whole and streamed."""
+"""`POST /v1/completions` and `/v1/chat/completions`: OpenAI's answers, complete and streamed."""
 
 import asyncio
 import collections
@@ -35,7 +35,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 async def complete(call: Call) -> Answer | Stream:
-    """Log-probabilities of prompts, and texts after them."""
+    """Score prompts, and generate texts after them."""
     service = call.service
     request = await service.run_in_thread(
         len(call.body), lambda: read_completion(service, call.body)
@@ -47,9 +47,9 @@ async def complete(call: Call) -> Answer | Stream:
 
 
 async def chat(call: Call) -> Answer | Stream:
-    """A model's answers to a conversation."""
+    """Generate answers to a conversation."""
     service = call.service
-    # In a thread however short the body is, since the chat template may take long.
+    # Always in a thread, since the chat template may take long.
     request = await asyncio.get_running_loop().run_in_executor(
         service.chat_threads, read_chat, service, call.body
     )
@@ -69,7 +69,7 @@ Render = Callable[[Service, ChoiceRequest, int, Choice], dict[str, Any]]
 async def _answer(
     service: Service, request: ChoiceRequest, head: dict[str, Any], render: Render
 ) -> Answer:
-    """A whole answer."""
+    """Return a complete answer."""
     choices = await compute_choices(service, request)
 
     def dump() -> bytes:
@@ -84,7 +84,7 @@ def read_completion(service: Service, raw: bytes) -> ChoiceRequest:
     """Validate the body of a completion and tokenize its prompts.
 
     Raises:
-        ApiError: it cannot be answered, and why.
+        ApiError: it cannot be answered; the message gives the reason.
     """
     fields = validate(CompletionRequest, parse_object(raw), service.settings.max_logprobs)
     service.check_model(fields.model)
@@ -136,7 +136,7 @@ def read_chat(service: Service, raw: bytes) -> ChoiceRequest:
     """Validate the body of a chat, render its conversation and tokenize it.
 
     Raises:
-        ApiError: it cannot be answered, and why.
+        ApiError: it cannot be answered; the message gives the reason.
     """
     fields = validate(ChatRequest, parse_object(raw), service.settings.max_logprobs)
     service.check_model(fields.model)
@@ -160,7 +160,7 @@ def read_chat(service: Service, raw: bytes) -> ChoiceRequest:
 async def _stream_completion(
     service: Service, request: ChoiceRequest, head: dict[str, Any]
 ) -> AsyncGenerator[bytes, None]:
-    """Server-sent events whose texts and log-probabilities add up to the whole answer."""
+    """Yield server-sent events whose texts and log-probabilities add up to the complete answer."""
     event = _event_builder(request, head)
     choices: list[Choice] = []
     unsent = collections.defaultdict[int, list[int]](list)  # ids of parts without text
@@ -198,7 +198,7 @@ async def _stream_completion(
 async def _stream_chat(
     service: Service, request: ChoiceRequest, head: dict[str, Any]
 ) -> AsyncGenerator[bytes, None]:
-    """Server-sent events: the role of each choice, then its text, then why it finished."""
+    """Yield server-sent events: the role of each choice, its text, and its finish reason."""
     event = _event_builder(request, head)
     choices: list[Choice] = []
     started: set[int] = set()
@@ -237,14 +237,14 @@ async def _stream_chat(
 def _completion_choice(
     service: Service, request: ChoiceRequest, index: int, choice: Choice
 ) -> dict[str, Any]:
-    """A whole choice of a completion, with the prompt's text and tokens if `echo` is set."""
+    """Return a choice of a completion, with the prompt's text and tokens if `echo` is set."""
     prompt = request.prompts[choice.prompt]
     before = prompt.text if request.echo else ""
     logprobs: dict[str, list[Any]] | None = None
     more: dict[str, Any] = {}
     n_scored = len(prompt.ids) - 1 if request.scores_prompts else 0  # tokens of the prompt
     if request.n_prompt_top is not None and choice.logprobs is not None:
-        tokens = choice.logprobs.part(slice(n_scored), request.n_prompt_top)
+        tokens = choice.logprobs.select(slice(n_scored), request.n_prompt_top)
         more = {"prompt_logprobs": prompt_logprobs(service.token_bytes, tokens)}
     if request.n_top is not None and choice.logprobs is not None:
         _, starts = service.token_bytes.text_and_starts(choice.ids, is_first=False)
@@ -253,7 +253,7 @@ def _completion_choice(
         logprobs = completion_logprobs(
             service.token_bytes,
             int(prompt.ids[0]) if request.echo else None,
-            choice.logprobs.part(slice(0 if request.echo else n_scored, None), request.n_top),
+            choice.logprobs.select(slice(0 if request.echo else n_scored, None), request.n_top),
             [*prompt.starts, *starts] if request.echo else starts,
             as_ids=request.as_ids,
         )
@@ -271,7 +271,7 @@ def _completion_choice(
 def _chat_choice(
     service: Service, request: ChoiceRequest, index: int, choice: Choice
 ) -> dict[str, Any]:
-    """A whole choice of a chat."""
+    """Return a choice of a chat."""
     logprobs = None
     if request.n_top is not None and choice.logprobs is not None:
         logprobs = {"content": chat_logprobs(service.token_bytes, choice.logprobs)}
@@ -292,14 +292,14 @@ def completion_logprobs(
     *,
     as_ids: bool,
 ) -> dict[str, list[Any]]:
-    """The object `logprobs` of a completion's choice.
+    """Return the object `logprobs` of a completion's choice.
 
     Args:
-        token_bytes: of the tokenizer.
-        first_id: a token before the others, which has no log-probability, or None.
+        token_bytes: texts of the tokenizer's tokens.
+        first_id: an unscored token before the others, or None.
         tokens: log-probabilities of the others.
-        starts: characters before each token, `first_id` included.
-        as_ids: write "token_id:7" instead of a token's text, so that no two tokens look equal.
+        starts: characters before each token, including `first_id`.
+        as_ids: write "token_id:7" instead of a token's text, to tell equal texts apart.
     """
 
     def name(id: int) -> str:
@@ -322,13 +322,13 @@ def completion_logprobs(
 
 
 def prompt_logprobs(token_bytes: TokenBytes, tokens: TokenLogprobs) -> list[Any]:
-    """The list `prompt_logprobs` of a completion's choice, in vLLM's form.
+    """Return the list `prompt_logprobs` of a completion's choice, in vLLM's form.
 
     Args:
-        tokens: of the prompt, without the first one, which has no log-probability: null.
+        tokens: log-probabilities of the prompt's tokens, without the first, whose entry is null.
 
     Returns:
-        Per token a dict with the token itself first, then the most probable ones.
+        A dict per token: the token itself, then the most probable ones.
     """
 
     def entry(id: int, logprob: Any, rank: int) -> dict[str, Any]:
@@ -344,7 +344,7 @@ def prompt_logprobs(token_bytes: TokenBytes, tokens: TokenLogprobs) -> list[Any]
 
 
 def chat_logprobs(token_bytes: TokenBytes, tokens: TokenLogprobs) -> list[dict[str, Any]]:
-    """The list `logprobs.content` of a chat's choice; tokens that look equal have an entry each."""
+    """Return the list `logprobs.content` of a chat's choice, with an entry per token."""
 
     def entry(id: int, logprob: Any) -> dict[str, Any]:
         raw = token_bytes.raw(id)
@@ -357,9 +357,9 @@ def chat_logprobs(token_bytes: TokenBytes, tokens: TokenLogprobs) -> list[dict[s
 
 
 def _entries(tokens: TokenLogprobs) -> Iterator[tuple[int, Any, Iterator[tuple[int, Any]]]]:
-    """Per token: id, log-probability, and the most probable ids with theirs.
+    """Yield each token's id, log-probability, and most probable ids with theirs.
 
-    A token among the most probable ones has the same float in both places: clients compare them.
+    A token among the most probable ones has the same float twice: clients compare them.
     """
     for id, logprob, top_ids, values in zip(
         tokens.ids.tolist(),
@@ -372,17 +372,19 @@ def _entries(tokens: TokenLogprobs) -> Iterator[tuple[int, Any, Iterator[tuple[i
         yield id, logprob, ((top, logprob if top == id else value) for top, value in pairs)
 
 
-def _head(service: Service, request: ChoiceRequest, prefix: str, kind: str) -> dict[str, Any]:
+def _head(
+    service: Service, request: ChoiceRequest, prefix: str, object_name: str
+) -> dict[str, Any]:
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
-        "object": kind,
+        "object": object_name,
         "created": int(time.time()),
         "model": request.fields.model or service.settings.names[0],
     }
 
 
 def _usage(request: ChoiceRequest, choices: Sequence[Choice]) -> dict[str, int]:
-    """Tokens of all prompts, each counted once, and of all generated texts."""
+    """Count the tokens of all prompts, each once, and of all generated texts."""
     n_prompt = sum(len(prompt.ids) for prompt in request.prompts)
     n_generated = sum(len(choice.ids) for choice in choices)
     return {
@@ -393,7 +395,7 @@ def _usage(request: ChoiceRequest, choices: Sequence[Choice]) -> dict[str, int]:
 
 
 def _json_size(request: ChoiceRequest, choice: Choice) -> int:
-    """Approximate size of a choice's JSON, in bytes."""
+    """Estimate the size of a choice's JSON in bytes."""
     n_tokens = 0 if choice.logprobs is None else len(choice.logprobs.ids)
     n_entries = n_tokens * (1 + request.most_top)
     n_ids = len(choice.ids) + len(request.prompts[choice.prompt].ids)
@@ -410,11 +412,11 @@ def _event(value: Mapping[str, Any]) -> bytes:
 
 
 def _event_builder(request: ChoiceRequest, head: dict[str, Any]) -> Any:
-    """A function that makes the event of one choice; `usage` is null if it comes at the end."""
+    """Return a function that makes a choice's event; `usage` is null until the last event."""
     usage = {"usage": None} if request.fields.stream_options.include_usage else {}
     return lambda choice: _event({**head, "choices": [choice], **usage})
 
 
 def _end_stream(error: bytes) -> bytes:
-    """The last bytes of a stream that an error ends."""
+    """Return the last bytes of a stream that an error ends."""
     return b"data: " + error + b"\n\n" + DONE

@@ -1,7 +1,7 @@
 """One route as an ASGI application: reads the body, runs a handler, watches for a disconnect.
 
-A task beside the handler reads `receive` and sees the disconnect. Nothing else may read it, as
-Starlette's BaseHTTPMiddleware would.
+A second task reads `receive` to see the disconnect. No other code may read it, so Starlette's
+BaseHTTPMiddleware cannot be used.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from jaxscore.server.service import Service
 from jaxscore.text.bounded_tokenizer import TextError, TooLongError
 
 JSON, EVENTS = "application/json", "text/event-stream"
-LAST_PART = 5.0  # seconds for sending that the time is over
+LAST_PART = 5.0  # seconds for sending the error of a timeout
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -31,14 +31,14 @@ class ClientGone(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A request as a handler sees it.
+    """A request for a handler.
 
     Attributes:
         service: the served model.
-        body: empty for GET.
-        headers: by lower-case name; the last one if several have a name.
-        path: parameters of the route's pattern.
-        query: by name.
+        body: the body, empty for GET.
+        headers: the headers by lower-case name; of equal names the last.
+        path: the parameters of the route's pattern.
+        query: the parameters of the query by name.
     """
 
     service: Service
@@ -49,12 +49,12 @@ class Call:
 
     @property
     def has_lines(self) -> bool:
-        """Whether the body has a JSON object per line."""
+        """True if the body has a JSON object per line."""
         return content_type(self.headers) == NDJSON
 
 
 class Answer(NamedTuple):
-    """A whole answer of status 200, with further headers."""
+    """A complete answer of status 200, with further headers."""
 
     body: bytes
     content_type: str = JSON
@@ -65,9 +65,9 @@ class Stream(NamedTuple):
     """An answer in parts.
 
     Attributes:
-        parts: bytes; an error before the first part becomes an answer with its status.
-        content_type: of the whole answer.
-        end_with: makes the last bytes after a later error, from the error's object.
+        parts: the bytes; an error before the first part becomes an answer with its status.
+        content_type: the content type of the answer.
+        end_with: a function from a later error's object to the last bytes.
     """
 
     parts: AsyncGenerator[bytes, None]
@@ -82,8 +82,8 @@ class Endpoint:
     """A route.
 
     Attributes:
-        handlers: by method.
-        types: content types of bodies that it reads.
+        handlers: the handlers by method.
+        types: the content types of bodies that it reads.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Endpoint:
             await response.send_error(ApiError(400, str(error), code=code))
         except Exception:
             traceback.print_exc()
-            message = "the server met an error of its own; its log has it"
+            message = "internal error of the server; see its log"
             await response.send_error(ApiError(500, message, code="internal"))
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Call, Handler]:
@@ -160,15 +160,15 @@ class Endpoint:
         response.stream = answer
         try:
             async with contextlib.aclosing(answer.parts) as parts:
-                async for part in parts:
-                    await response.send_part(part)
+                async for chunk in parts:
+                    await response.send_part(chunk)
             await response.finish()
         except ApiError as error:
             await response.send_error(error)
 
 
 class Response:
-    """Sends one answer, and knows how much has been sent."""
+    """Sends one answer, and tracks if it has started and finished."""
 
     def __init__(self, send: Any) -> None:
         self._send, self._is_started, self._is_finished = send, False, False
@@ -212,16 +212,16 @@ class Response:
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
-    """The headers of an ASGI scope, by lower-case name."""
+    """Return the headers of an ASGI scope by lower-case name."""
     return {
         name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
     }
 
 
 def check_framing(headers: Mapping[str, str]) -> None:
-    """Refuse a body of two lengths: a proxy in front may take the other one.
+    """Refuse a body with two lengths, against request smuggling.
 
-    What one of them takes for the body is the next request for the other.
+    A proxy may use the other length, and so read part of the body as the next request.
 
     Raises:
         ApiError: 400, which closes the connection.
@@ -235,7 +235,7 @@ def check_framing(headers: Mapping[str, str]) -> None:
 
 
 def content_type(headers: Mapping[str, str]) -> str:
-    """The type of a body, without parameters."""
+    """Return the type of a body without parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -247,10 +247,10 @@ def check_content_type(headers: Mapping[str, str], types: tuple[str, ...]) -> No
     Raises:
         ApiError: 415, another type, or an encoding.
     """
-    found = content_type(headers)
-    if found not in types:
+    actual = content_type(headers)
+    if actual not in types:
         raise ApiError(
-            415, f"the Content-Type is {found or 'missing'}, expected {' or '.join(types)}"
+            415, f"the Content-Type is {actual or 'missing'}, expected {' or '.join(types)}"
         )
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -260,11 +260,11 @@ def check_content_type(headers: Mapping[str, str], types: tuple[str, ...]) -> No
 async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
     """Read a body of at most `limit` bytes.
 
-    Checks the length that the client states before anything is read, and counts what arrives,
-    since a chunked body states none.
+    Checks the Content-Length before reading, and counts the bytes read, since a chunked body has no
+    such header.
 
     Raises:
-        ApiError: 413, it is larger; 400, the stated length is not a number.
+        ApiError: 413, it is larger; 400, the Content-Length is not a number.
         ClientGone: the client disconnected.
     """
     # If the connection stayed open, the rest of the body would be read as the next request.
@@ -293,6 +293,6 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) ->
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client disconnects; ignores what it still sends."""
+    """Wait until the client disconnects; ignore further messages."""
     while (await receive())["type"] != "http.disconnect":
         pass

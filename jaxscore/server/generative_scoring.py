@@ -38,22 +38,22 @@ def _are_ids(value: Any) -> bool:
 
 
 def read_query(value: Any) -> str | list[int]:
-    """A text or token ids, either of which may be empty."""
+    """Check a query: a text or token ids, possibly empty."""
     if isinstance(value, str) or _are_ids(value):
         return value
-    found = describe_list(value) if isinstance(value, list) else describe_value(value)
-    raise PydanticCustomError("prompt_shape", "no query", {"found": found})
+    actual = describe_list(value) if isinstance(value, list) else describe_value(value)
+    raise PydanticCustomError("prompt_shape", "no query", {"found": actual})
 
 
 def read_items(value: Any) -> list[str] | list[list[int]]:
-    """Texts, or lists of token ids."""
+    """Check items: texts, or lists of token ids."""
     if isinstance(value, list) and value:
         if all(isinstance(item, str) for item in value) or all(map(_are_ids, value)):
             return value
-        found = describe_list(value)
+        actual = describe_list(value)
     else:
-        found = describe_value(value)
-    raise PydanticCustomError("prompt_shape", "no items", {"found": found})
+        actual = describe_value(value)
+    raise PydanticCustomError("prompt_shape", "no items", {"found": actual})
 
 
 class LabelScoreRequest(ServedModelRequest):
@@ -81,19 +81,19 @@ class LabelScoreRequest(ServedModelRequest):
 
 
 async def score_labels(call: Call) -> Answer:
-    """Probability of each label token after the query and each item."""
+    """Compute the probability of each label token after the query and each item."""
     service = call.service
     request, prompts = await service.run_in_thread(
         len(call.body), lambda: read_label_scores(service, call.body)
     )
     labels = np.array(request.label_token_ids, np.int32)
     sequences = [TokenSequence(prompt.ids, len(prompt.ids), labels) for prompt in prompts]
-    found = await service.score([(sequence,) for sequence in sequences])
+    all_scores = await service.score([(sequence,) for sequence in sequences])
 
     def dump() -> bytes:
         results = [
             assemble_label_scores(k, TokenizedRequest((sequence,)), scores)
-            for k, (sequence, [scores]) in enumerate(zip(sequences, found, strict=True))
+            for k, (sequence, [scores]) in enumerate(zip(sequences, all_scores, strict=True))
         ]
         return orjson.dumps(_answer(service, request, prompts, results))
 
@@ -104,7 +104,7 @@ def read_label_scores(service: Service, raw: bytes) -> tuple[LabelScoreRequest, 
     """Validate a body, and tokenize the query with each of its items.
 
     Raises:
-        ApiError: it cannot be answered, and why.
+        ApiError: it cannot be answered; the message gives the reason.
     """
     request = validate(LabelScoreRequest, parse_object(raw))
     service.check_model(request.model)
@@ -124,15 +124,15 @@ def read_label_scores(service: Service, raw: bytes) -> tuple[LabelScoreRequest, 
 
 
 def _join(service: Service, request: LabelScoreRequest) -> Any:
-    """The query joined with each item: texts, or lists of ids."""
+    """Join the query with each item: texts, or lists of ids."""
     query: Any = request.query
     items: list[Any] = request.items
     if type(query) is not type(items[0]):
         if query:
-            kind = "texts" if isinstance(query, list) else "lists of token ids"
+            item_type = "texts" if isinstance(query, list) else "lists of token ids"
             raise invalid_field(
                 "query",
-                f"query is {describe_value(query)} and items are {kind}; send texts or ids",
+                f"query is {describe_value(query)} and items are {item_type}; send texts or ids",
             )
         query = type(items[0])()
     # A long query times many items would fill the memory.

@@ -34,7 +34,7 @@ class Address(NamedTuple):
     """An address to listen at."""
 
     family: int
-    kind: int
+    socket_type: int
     protocol: int
     name: tuple[Any, ...]
 
@@ -46,7 +46,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         return ipaddress.ip_address(str(self.name[0]).partition("%")[0]).is_loopback
 
 
@@ -62,8 +62,8 @@ def resolve(host: str, port: int) -> Address:
         raise InputError(
             f"--host {host}: no machine has this name; give 127.0.0.1, or an address of this one"
         ) from None
-    family, kind, protocol, _, name = addresses[0]
-    return Address(family, kind, protocol, name)
+    family, socket_type, protocol, _, name = addresses[0]
+    return Address(family, socket_type, protocol, name)
 
 
 def listen(address: Address) -> socket.socket:
@@ -72,7 +72,7 @@ def listen(address: Address) -> socket.socket:
     Raises:
         InputError: the address cannot be used.
     """
-    listening = socket.socket(address.family, address.kind, address.protocol)
+    listening = socket.socket(address.family, address.socket_type, address.protocol)
     try:
         if os.name == "posix":  # elsewhere it would share the port with another program
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,7 +89,7 @@ def listen(address: Address) -> socket.socket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """URL of a listening socket."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -117,12 +117,12 @@ def run(
 class Deadlines(H11Protocol):
     """uvicorn's protocol with time limits for clients that send or read slowly.
 
-    uvicorn has none: a client that sends a byte now and then, or reads nothing of its answer,
-    holds its connection forever.
+    With uvicorn's, a client that sends a byte now and then, or does not read its answer, holds its
+    connection forever.
 
     Attributes:
-        receive_timeout: seconds within which a request must arrive, and within which a client must
-            read some of a finished answer.
+        receive_timeout: the seconds within which a request must arrive, and within which a client
+            must read some of a finished answer.
     """
 
     receive_timeout: float
@@ -136,12 +136,12 @@ class Deadlines(H11Protocol):
         self._reading = self.loop.call_later(self.receive_timeout, self._check_reading, 0)
 
     def data_received(self, data: bytes) -> None:
-        """Look whether the request is complete."""
+        """Check if the request is complete."""
         super().data_received(data)
         self._check_receiving()
 
     def on_response_complete(self) -> None:
-        """Look whether the next request has begun."""
+        """Check if the next request has begun."""
         super().on_response_complete()
         self._check_receiving()
 
@@ -153,11 +153,11 @@ class Deadlines(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP."""
+        """Answer a message that is not HTTP."""
         self._close(400, "the request is not valid HTTP")
 
     def _check_receiving(self) -> None:
-        """Keep the deadline while a request has begun and is not complete."""
+        """Keep the deadline while a request is incomplete."""
         if self.transport.is_closing():
             self._disarm()
             return
@@ -199,7 +199,7 @@ class Deadlines(H11Protocol):
         self.transport.close()
 
     def _check_reading(self, n_before: int) -> None:
-        """Drop a connection that keeps an answer in memory for a client that reads nothing.
+        """Drop the connection of a client that stopped reading a finished answer.
 
         An unfinished answer ends with the time limit of its request.
         """
@@ -224,7 +224,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(service: Service, log: Log | None = None) -> Server:
-    """The server with its limits; its `serve` answers until `should_exit`."""
+    """Return the server with its limits; its `serve` answers until `should_exit`."""
     limits = {"receive_timeout": service.settings.receive_timeout}
     return Server(
         uvicorn.Config(
@@ -233,7 +233,7 @@ def make_server(service: Service, log: Log | None = None) -> Server:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # malformed requests of strangers are not worth a line
+            log_level="error",  # no lines for malformed requests of strangers
             access_log=False,
             server_header=False,
             headers=[("Server", "jaxscore")],

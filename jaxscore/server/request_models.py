@@ -1,6 +1,6 @@
-"""Request bodies, declared field by field, and what a client reads if a field is invalid.
+"""Request bodies, declared field by field, and the messages about invalid fields.
 
-Types are strict: "5" and true are not numbers. null stands for the default. A field that would
+Types are strict: "5" and true are not numbers. null means the default. A field that would
 change the numbers and is not implemented accepts its neutral value only, and an unknown field is
 refused by name. The `description` of a field completes "expected ..." in error messages.
 """
@@ -62,7 +62,7 @@ def parse_object(raw: bytes, subject: str = "the body") -> dict[str, Any]:
 
 
 def describe_value(value: Any) -> str:
-    """A client's value in a message: short ones themselves, others by their kind."""
+    """Describe a client's value for a message: short ones verbatim, others by their type."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -76,13 +76,13 @@ def describe_value(value: Any) -> str:
 
 
 def describe_list(value: list[Any]) -> str:
-    """A client's list in a message: the kinds of its items."""
-    kinds = {"an empty list" if item == [] else json_kind(item) for item in value}
-    return f"a list of {' and '.join(sorted(kinds))}"
+    """Describe a client's list for a message by the types of its items."""
+    types = {"an empty list" if item == [] else json_kind(item) for item in value}
+    return f"a list of {' and '.join(sorted(types))}"
 
 
 def split_prompts(value: Any) -> list[str] | list[list[int]]:
-    """The prompts of a field `prompt`, which has one of four shapes."""
+    """Return the prompts of a field `prompt`, which has one of four shapes."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value:
@@ -95,14 +95,14 @@ def split_prompts(value: Any) -> list[str] | list[list[int]]:
             for item in value
         ):
             return value
-        found = describe_list(value)
+        actual = describe_list(value)
     else:
-        found = describe_value(value)
-    raise PydanticCustomError("prompt_shape", "no prompts", {"found": found})
+        actual = describe_value(value)
+    raise PydanticCustomError("prompt_shape", "no prompts", {"found": actual})
 
 
 def accept_only(*values: Any) -> AfterValidator:
-    """Validator of a field that is not implemented: null, or a value that changes nothing."""
+    """Return the validator of an unimplemented field: null, or a value that changes nothing."""
 
     def check(value: Any) -> Any:
         for accepted in values:
@@ -115,7 +115,7 @@ def accept_only(*values: Any) -> AfterValidator:
 
 
 def _limit_logprobs(value: int, info: ValidationInfo) -> int:
-    """The server's own limit, which validation receives as its context."""
+    """Check the server's limit, which is the context of the validation."""
     if value > (info.context or {})["max_logprobs"]:
         raise PydanticCustomError("max_logprobs", "too many")
     return value
@@ -126,7 +126,7 @@ TOP_LOGPROBS = f"a whole number from 0 to {SERVER_LIMIT}"
 TopLogprobs = Annotated[int, Field(ge=0), AfterValidator(_limit_logprobs)]
 StopString = Annotated[
     str,
-    # U+FFFD stands for bytes that are not a whole character yet.
+    # U+FFFD decodes an incomplete character.
     StringConstraints(min_length=1, max_length=MAX_STOP_LENGTH, pattern=r"^[^\x{fffd}]*$"),
 ]
 
@@ -140,7 +140,7 @@ TemplateVariables = Annotated[
 
 
 def flag(default: bool = False) -> Any:
-    """A field that is true or false."""
+    """Declare a field that is true or false."""
     return Field(default, description="true or false")
 
 
@@ -159,9 +159,9 @@ class RequestModel(BaseModel):
         fields = cls.model_fields
         for name, value in () if cls.accepts_unknown == "anything" else values.items():
             if name not in fields and not (value is None and cls.accepts_unknown == "null"):
-                known = ", ".join(name for name, field in fields.items() if field.description)
+                expected = ", ".join(name for name, field in fields.items() if field.description)
                 raise PydanticCustomError(
-                    "unknown_parameter", "unknown", {"name": name, "known": known}
+                    "unknown_parameter", "unknown", {"name": name, "known": expected}
                 )
         return {name: value for name, value in values.items() if value is not None}
 
@@ -243,7 +243,7 @@ class TextPart(RequestModel):
     """Part of a message; its other fields are ignored."""
 
     accepts_unknown = "anything"
-    type: Literal["text"] = Field(description='"text", since the model reads text only')
+    type: Literal["text"] = Field(description='"text", since the model reads only text')
     text: str = Field(description="a string")
 
 
@@ -260,21 +260,21 @@ class Message(RequestModel):
         description="a string or a list of text parts"
     )
     name: str | None = Field(None, description="a string")
-    annotations: Any = Field(None, description="anything")  # of an answer, which no template reads
+    annotations: Any = Field(None, description="anything")  # of answers; templates ignore them
 
     tool_calls: Annotated[Any, accept_only([])] = None  # as vLLM's answers have them
 
     @property
     def n_characters(self) -> int:
         """Number of characters of all parts."""
-        return sum(len(part.text) for part in self.content)
+        return sum(len(text.text) for text in self.content)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message for the chat template, with one part as a string."""
-        texts = [part.text for part in self.content]
+        texts = [text.text for text in self.content]
         parts = [{"type": "text", "text": text} for text in texts]
-        named = {} if self.name is None else {"name": self.name}
-        return {"role": self.role, "content": texts[0] if len(texts) == 1 else parts, **named}
+        name = {} if self.name is None else {"name": self.name}
+        return {"role": self.role, "content": texts[0] if len(texts) == 1 else parts, **name}
 
 
 class ChatRequest(SamplingRequest):
@@ -364,8 +364,8 @@ def validate(
     """Check a client's fields.
 
     Args:
-        model: declares the fields.
-        values: by name.
+        model: the declaration of the fields.
+        values: the client's values by name.
         max_logprobs: the server's limit of most probable tokens per position.
 
     Raises:
@@ -384,40 +384,40 @@ def _invalid_field(
     error: Mapping[str, Any],
     max_logprobs: int,
 ) -> ApiError:
-    """An error of pydantic's as the client reads it."""
-    kind, location, context = error["type"], error["loc"], error.get("ctx", {})
+    """Convert an error of pydantic for the client."""
+    error_type, location, context = error["type"], error["loc"], error.get("ctx", {})
     if location and isinstance(values.get(location[0]), str):  # `stop`, which became a list
         location = location[:1]
     path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)[1:]
-    if kind == "unknown_parameter":
+    if error_type == "unknown_parameter":
         name = context["name"]
         short = name if len(name) <= MAX_DISPLAYED else f"{name[:MAX_DISPLAYED]}…"
         where = f"{path} has an " if path else ""
         return invalid_field(
             str(location[0]) if location else short,
             f"{where}unrecognized field {describe_value(name)}; expected {context['known']}",
-            None if location else kind,
+            None if location else error_type,
         )
-    found = describe_value(error["input"])
+    actual = describe_value(error["input"])
     expected = _description(model, location).replace(SERVER_LIMIT, str(max_logprobs))
-    if kind == "unsupported_parameter":
+    if error_type == "unsupported_parameter":
         return invalid_field(
             str(location[0]),
-            f"{path} is {found}, which this server does not apply; leave it out, or give a value "
+            f"{path} is {actual}, which this server does not apply; leave it out, or give a value "
             f"that changes nothing: {context['neutral']}",
-            kind,
+            error_type,
         )
-    if kind == "missing":
-        found = "null" if len(location) == 1 and location[0] in values else "missing"
-    elif kind == "prompt_shape":
-        found = context["found"]
-    elif kind == "model_type" and len(location) > 1:
+    if error_type == "missing":
+        actual = "null" if len(location) == 1 and location[0] in values else "missing"
+    elif error_type == "prompt_shape":
+        actual = context["found"]
+    elif error_type == "model_type" and len(location) > 1:
         expected = "an object"
-    return invalid_field(str(location[0]), f"{path} is {found}; expected {expected}")
+    return invalid_field(str(location[0]), f"{path} is {actual}; expected {expected}")
 
 
 def _description(model: type[BaseModel], location: tuple[str | int, ...]) -> str:
-    """Description of the innermost field that an error is in."""
+    """Return the description of the innermost field of an error's location."""
     description, fields = "", model.model_fields
     for name in location:
         if isinstance(name, str) and name in fields:

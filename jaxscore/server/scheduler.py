@@ -1,4 +1,4 @@
-"""Jobs that wait for the worker, and the order in which it takes them.
+"""The queue of jobs, and the order in which the worker takes them.
 
 A job belongs to one request. The worker takes turns between scoring windows and generation
 groups; both take one piece of each job in turn, so that a large request does not delay small ones.
@@ -47,9 +47,9 @@ class Job:
     """Work for one request.
 
     Attributes:
-        answer: set by the worker. Cancelling it drops what is not in work yet.
-        n_prompts, n_tokens: size of the job.
-        pending: indices of pieces not taken by the worker yet, the next one last.
+        answer: a future that the worker sets. Cancelling it drops the pieces that still wait.
+        n_prompts, n_tokens: the size of the job.
+        pending: the indices of pieces that still wait, the next one last.
     """
 
     def __init__(self, n_prompts: int, n_tokens: int) -> None:
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def is_open(self) -> bool:
-        """Whether a client waits for the answer."""
+        """True if a client waits for the answer."""
         return not self.answer.done()
 
     def set_result(self, index: int, result: Any) -> None:
@@ -85,10 +85,10 @@ class ScoringJob(Job):
     """Sequences to score.
 
     Attributes:
-        pieces: one per prompt.
-        top: number of most probable tokens per position, one of `TOPS`.
-        with_rank: whether each scored token gets its rank in the vocabulary.
-        n_computed: distinct tokens that its pieces added to their windows.
+        pieces: the pieces, one per prompt.
+        top: the number of most probable tokens per position, one of `TOPS`.
+        with_rank: True if each scored token gets its rank in the vocabulary.
+        n_computed: the distinct tokens that its pieces added to their windows.
     """
 
     def __init__(self, pieces: Sequence[Piece], top: int = 0, *, with_rank: bool = False) -> None:
@@ -104,9 +104,9 @@ class GenerationJob(Job):
     """Texts to generate.
 
     Attributes:
-        requests: their prompts are token ids.
-        watch: receives new tokens; None if the client does not stream.
-        streamed: indices of texts that `watch` has seen in part; they cannot be generated again.
+        requests: the requests, whose prompts are token ids.
+        watch: a callback for new tokens; None if the client does not stream.
+        streamed: the indices of texts that `watch` has seen in part; they are not generated again.
     """
 
     def __init__(self, requests: Sequence[GenerationRequest], watch: Watch | None = None) -> None:
@@ -132,7 +132,7 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 def run_pieces(
     pieces: Sequence[tuple[AnyJob, int]], work: Callable[[Sequence[tuple[AnyJob, int]]], None]
 ) -> None:
-    """Do `work` for pieces of several jobs; if it fails, do it per job, so that one fails alone."""
+    """Do `work` for pieces of several jobs; if it fails, isolate the failure by a call per job."""
     try:
         work(pieces)
     except Exception as error:
@@ -146,30 +146,30 @@ def run_pieces(
 
 
 def input_ids(piece: Piece) -> np.ndarray:
-    """int32 [n]: tokens of a piece's longest sequence, which the model reads."""
+    """Return the input tokens, int32 [n], of a piece's longest sequence."""
     return max((sequence.input_ids for sequence in piece), key=len)
 
 
 def sort_key(ids: np.ndarray) -> bytes:
-    """Bytes that sort as the ids do."""
+    """Return bytes that sort like the ids."""
     return np.ascontiguousarray(ids, ">u4").tobytes()
 
 
 def every_token(ids: np.ndarray) -> TokenSequence:
-    """Sequence that scores all tokens of a text but the first."""
+    """Return the sequence that scores all tokens of a text but the first."""
     return TokenSequence(ids, 1)
 
 
 def next_token(ids: np.ndarray) -> TokenSequence:
-    """Sequence whose top k are the most probable tokens after a text."""
+    """Return the sequence whose top k are the most probable tokens after a text."""
     return TokenSequence(ids, len(ids), np.zeros(1, np.int32))
 
 
 class TrieSize:
-    """Number of nodes of the trie of a growing set of id sequences, without building it.
+    """Counts the nodes of the trie of a growing set of id sequences, without building it.
 
-    A sequence adds the tokens that it does not share with its neighbours in sorted order: no other
-    sequence shares a longer prefix.
+    A sequence adds the tokens that it does not share with its neighbours in sorted order, which
+    have the longest common prefixes with it.
     """
 
     def __init__(self, shares_prefixes: bool = True) -> None:
@@ -184,7 +184,7 @@ class TrieSize:
             limit: maps the number of shared tokens to the largest size allowed.
 
         Returns:
-            Nodes added, or None if the sequence does not fit.
+            The number of nodes added, or None if the sequence does not fit.
         """
         key = sort_key(ids)
         index = bisect.bisect_left(self._keys, key)
@@ -200,7 +200,7 @@ class TrieSize:
 
 
 def _shared_prefix(key: bytes, other: bytes) -> int:
-    """Number of ids in the common prefix of two keys."""
+    """Return the number of ids in the common prefix of two keys."""
     n = min(len(key), len(other))
     differ = np.frombuffer(key[:n], ">u4") != np.frombuffer(other[:n], ">u4")
     return int(differ.argmax()) if differ.any() else n // 4
@@ -210,41 +210,40 @@ class WindowSize:
     """Size limit of the next window, learned from the time that past windows took.
 
     Attributes:
-        n_tokens: largest number of distinct tokens of the next window; `least` until one was timed.
+        n_tokens: the maximum distinct tokens of the next window; `smallest` until one was timed.
     """
 
-    def __init__(self, least: int, most: int) -> None:
+    def __init__(self, smallest: int, largest: int) -> None:
         """Args:
-        least, most: bounds of `n_tokens`, however long windows take.
+        smallest, largest: bounds of `n_tokens`, however long windows take.
         """
-        self._least, self._most = min(least, most), most
+        self._smallest, self._largest = min(smallest, largest), largest
         self._seconds_per_token: deque[float] = deque(maxlen=N_TIMED)
-        self.n_tokens = self._least
+        self.n_tokens = self._smallest
 
     def observe(self, n_tokens: int, seconds: float) -> None:
-        """Learn from the time of a window that compiled no program.
+        """Record the time of a window that compiled no program.
 
-        Ignores windows that are small because little waited: most of their time does not grow with
-        their tokens.
+        Ignores windows that are small for lack of jobs: most of their time is a constant.
         """
         if not n_tokens or (2 * n_tokens < self.n_tokens and seconds < TARGET):
             return
-        self._seconds_per_token.append(seconds / max(n_tokens, self._least))
+        self._seconds_per_token.append(seconds / max(n_tokens, self._smallest))
         n_target = TARGET / statistics.median(self._seconds_per_token)
-        self.n_tokens = int(min(max(n_target, self._least), self._most))
+        self.n_tokens = int(min(max(n_target, self._smallest), self._largest))
 
     def limit(self, n_shared: int) -> int:
-        """Largest window that a text with a shared prefix of `n_shared` tokens may join.
+        """Return the largest window that a text with a shared prefix of `n_shared` tokens may join.
 
         The next window would compute that prefix again, so the window extends until the prefix is
         a small part of it, or until it takes `LONGEST * TARGET` seconds beyond the prefix.
         """
         extended = min(REPEATED * n_shared, n_shared + LONGEST * self.n_tokens)
-        return min(max(self.n_tokens, extended), self._most)
+        return min(max(self.n_tokens, extended), self._largest)
 
     def small_limit(self, n_shared: int) -> int:
-        """Largest window that a small text may join."""
-        return self._most
+        """Return the largest window that a small text may join."""
+        return self._largest
 
 
 def _unlimited(n_shared: int) -> int:
@@ -268,7 +267,7 @@ class Scheduler:
     """Queue of jobs: the event loop adds, the worker takes.
 
     Attributes:
-        n_prompts, n_tokens: of all jobs that wait or are in work.
+        n_prompts, n_tokens: the size of all jobs that wait or are in work.
     """
 
     def __init__(
@@ -281,11 +280,11 @@ class Scheduler:
         shares_prefixes: bool = True,
     ) -> None:
         """Args:
-        window_size: limits windows; used in the worker's thread only.
-        group_texts: largest number of texts in a group.
-        max_tokens: largest number of tokens that wait or are in work.
-        gather: seconds for which the first job of an idle worker waits for others.
-        shares_prefixes: whether a window computes shared prefixes once.
+        window_size: the limit of windows; used only in the worker's thread.
+        group_texts: the maximum texts of a group.
+        max_tokens: the maximum tokens that wait or are in work.
+        gather: the seconds for which the first job of an idle worker waits for others.
+        shares_prefixes: True if a window computes shared prefixes once.
         """
         self._window_size, self._group_texts = window_size, group_texts
         self._max_tokens, self._gather = max_tokens, gather
@@ -303,7 +302,7 @@ class Scheduler:
         Raises:
             ApiError: 429 if too much waits already, 503 if the server is shutting down.
         """
-        if not job.is_open:  # it has no pieces
+        if not job.is_open:  # a job without pieces
             return
         with self._changed:
             if self._is_closed:
@@ -354,11 +353,11 @@ class Scheduler:
         for job in jobs:
             job.fail(error)
 
-    def _check_room(self, unit: str, n_waiting: int, n: int, most: int) -> None:
-        if n_waiting and n_waiting + n > most:
+    def _check_room(self, unit: str, n_waiting: int, n: int, limit: int) -> None:
+        if n_waiting and n_waiting + n > limit:
             raise ApiError(
                 429,
-                f"{n_waiting} {unit} wait, and this request has {n}; at most {most} may wait "
+                f"{n_waiting} {unit} wait, and this request has {n}; at most {limit} may wait "
                 "together; try again later",
                 code="queue_full",
                 headers={"Retry-After": str(RETRY_AFTER)},
@@ -375,7 +374,7 @@ class Scheduler:
             self._changed.wait(left)
 
     def _take_window(self) -> Window:
-        """One piece of each job in turn until the window is full.
+        """Take one piece of each job in turn until the window is full.
 
         A job whose piece does not fit is skipped and starts the next window; small pieces join
         beyond the limit. `add`, and with it the event loop, waits while this runs, which takes a
@@ -410,7 +409,7 @@ class Scheduler:
         return Window(pieces, size.n_tokens)
 
     def _take_group(self) -> Group:
-        """One text of each job in turn until the group is full."""
+        """Take one text of each job in turn until the group is full."""
         texts: list[tuple[GenerationJob, int]] = []
         while self._generation and len(texts) < self._group_texts:
             job = self._generation[0]
@@ -419,7 +418,7 @@ class Scheduler:
         return Group(texts)
 
     def _remove(self, job: Job) -> None:
-        """Forget a job that is answered or cancelled."""
+        """Remove a job that is answered or cancelled."""
         with self._changed:
             self._open_jobs.discard(job)
             self.n_prompts -= job.n_prompts

@@ -1,9 +1,9 @@
-"""`POST /jaxscore/score` and `/jaxscore/label`: this package's own requests over HTTP.
+"""`POST /jaxscore/score` and `/jaxscore/label`: requests in jaxscore's format over HTTP.
 
 A body is one object with a list of requests, or has a request per line (NDJSON). Results are the
-lines that `jaxscore score` writes. Lines are read and answered some at a time, in order, so that
-neither side holds all of them. A request that cannot be scored gets an error, and the others their
-results.
+lines that `jaxscore score` writes. Lines are read and answered in batches, in order, so that
+neither side holds all of them. A request that cannot be scored gets an error, and the others get
+their results.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ from jaxscore.types.results import ScoredRequest
 from jaxscore.types.token_texts import characters_of
 
 BATCH_LINES = 1024  # lines that are scored together
-MAX_BLANK = 1000  # blank lines in a row; each takes a microsecond, and a body has millions
+MAX_EMPTY = 1000  # empty lines in a row; each takes a microsecond, and a body has millions
 MAX_BATCHES = 2  # batches of one request that wait or are in work
-RETRY_SECONDS = 0.1  # between two looks at a full queue
+RETRY_SECONDS = 0.1  # between two tries to add to a full queue
 QUERY_VALUES = {"true": True, "false": False}
 MAX_DIGITS = 10  # of a number in a query
 IDS = ("context_ids", "continuation_ids")
@@ -57,9 +57,9 @@ class Batch(NamedTuple):
     """Items that are scored together.
 
     Attributes:
-        prepared: of each item.
-        records: makes all items' records from the scores of all sequences, in order.
-        top_k: number of most probable tokens per position.
+        prepared: the token ids of each item.
+        records: a function from the scores of all sequences to all items' records, in order.
+        top_k: the number of most probable tokens per position.
         with_rank: True if each token needs its rank.
     """
 
@@ -74,12 +74,12 @@ Prepare = Callable[[Service, Sequence[Any], int, Any], Batch]
 
 
 async def score(call: Call) -> Answer | Stream:
-    """Log-probability, entropy and self-certainty of continuations."""
+    """Compute log-probability, entropy and self-certainty of continuations."""
     return await _answer(call, ScoreOptions, ScoreBody, prepare_requests)
 
 
 async def label(call: Call) -> Answer | Stream:
-    """The next-token distribution over a few labels."""
+    """Compute the next-token distribution over a few labels."""
     return await _answer(call, LabelOptions, LabelBody, prepare_labels)
 
 
@@ -97,7 +97,9 @@ async def _answer(
     else:
         if call.query:
             name = next(iter(call.query))
-            raise invalid_field(name, f"{name} is in the query; of a JSON body it is a field")
+            raise invalid_field(
+                name, f"{name} is in the query, expected it as a field of the JSON body"
+            )
         body = validate(
             body_model,
             await service.run_in_thread(size, lambda: parse_object(call.body)),
@@ -129,7 +131,7 @@ class _Scoring:
     """Scores the items of one request.
 
     Attributes:
-        size: bytes of the body that the items come from.
+        size: the bytes of the request's body.
     """
 
     def __init__(self, service: Service, size: int, prepare: Prepare, options: Any) -> None:
@@ -154,15 +156,15 @@ class _Scoring:
 
     async def finish(self, batch: Batch, job: ScoringJob) -> list[bytes]:
         """Wait for the scores of a batch, and return a line per item."""
-        found: list[list[SequenceScores]] = await asyncio.wrap_future(job.answer)
-        scores = list(itertools.chain.from_iterable(found))
+        all_scores: list[list[SequenceScores]] = await asyncio.wrap_future(job.answer)
+        scores = list(itertools.chain.from_iterable(all_scores))
         size = 100 * (1 + batch.top_k) * sum(len(sequence.logprob) for sequence in scores)
         return await self._service.run_in_thread(
             size, lambda: [json_line(record) for record in batch.records(scores)]
         )
 
     async def stream(self, items: Iterator[Any]) -> AsyncGenerator[bytes, None]:
-        """Lines of all items, in order.
+        """Yield the lines of all items, in order.
 
         Raises:
             ApiError: the first batch is refused, 429 if too much waits already; later ones wait.
@@ -192,13 +194,13 @@ class _Scoring:
             for _, job in waiting:
                 job.answer.cancel()
         if first == 1:
-            raise ApiError(400, "the body has no lines, expected a request in each")
+            raise ApiError(400, "the body is empty, expected a request in each line")
 
     def _add(self, job: ScoringJob, *, waits: bool) -> bool:
-        """Queue a job, and return whether there was room for it.
+        """Queue a job, and return True if the queue had room for it.
 
         Raises:
-            ApiError: 429, there was no room and the request does not wait for it.
+            ApiError: 429, the queue is full and the request does not wait.
         """
         try:
             self._service.worker.scheduler.add(job)
@@ -210,26 +212,26 @@ class _Scoring:
 
 
 def parse_lines(raw: bytes) -> Iterator[Any]:
-    """The objects of a body, one per line that is not blank.
+    """Yield the objects of a body, one per non-empty line.
 
     Raises:
-        ApiError: 400, a line is not an object, or too many are blank.
+        ApiError: 400, a line is not an object, or too many lines are empty.
     """
-    start = number = n_blank = 0
+    start = number = n_empty = 0
     while start < len(raw):
         end = raw.find(b"\n", start)
         end = len(raw) if end < 0 else end
         line, start, number = raw[start:end].strip(), end + 1, number + 1
         if line:
-            n_blank = 0
+            n_empty = 0
             yield parse_object(line, f"line {number}")
             continue
-        n_blank += 1
-        if n_blank > MAX_BLANK:
+        n_empty += 1
+        if n_empty > MAX_EMPTY:
             raise ApiError(
                 400,
-                f"line {number} ends more than {MAX_BLANK} blank lines in a row, expected a "
-                "request in each line; leave blank lines out",
+                f"line {number} ends more than {MAX_EMPTY} empty lines in a row, expected a "
+                "request in each line; leave empty lines out",
             )
 
 
@@ -241,7 +243,7 @@ class _IdRequest(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """One item, and its other fields, which its record repeats."""
+    """One item, and its further fields, which its record repeats."""
 
     request: Request | Unusable | _IdRequest
     extra: Mapping[str, Any]
@@ -297,7 +299,7 @@ def _added_fields(service: Service, scored: ScoredRequest, options: ScoreOptions
     if options.texts:
         read_bytes = service.token_bytes.raw
         pieces = list(map(read_bytes, scored.token_ids.tolist()))
-        texts: list[str | None] = [None] * len(pieces)  # None: a rest of the character before it
+        texts: list[str | None] = [None] * len(pieces)  # None: continues the previous character
         for first, _, text in characters_of(pieces):
             texts[first] = text
         added["texts"] = texts
@@ -319,9 +321,9 @@ def prepare_labels(
     limit = service.max_characters(truncates=options.truncate is not None)
     requests = [_parse_labels(service, item, first + k, limit) for k, item in enumerate(items)]
     usable = [request for request in requests if isinstance(request, LabelRequest)]
-    found = iter(service.preparer.labels(usable, options.truncate))
+    tokenized = iter(service.preparer.labels(usable, options.truncate))
     prepared = [
-        TokenizedRequest((), 0, request.error) if isinstance(request, Unusable) else next(found)
+        TokenizedRequest((), 0, request.error) if isinstance(request, Unusable) else next(tokenized)
         for request in requests
     ]
 
@@ -349,7 +351,7 @@ def prepare_labels(
 def _parse_item(
     service: Service, item: Any, position: int, limit: int, options: ScoreOptions
 ) -> _Item:
-    """An item of `/jaxscore/score`, whose text has at most `limit` characters."""
+    """Parse an item of `/jaxscore/score`, whose text has at most `limit` characters."""
     where = f"request {position}"
     try:
         if nests_beyond(item, MOST_NESTED):
@@ -404,8 +406,8 @@ def _parse_ids(service: Service, item: dict[str, Any], position: int, where: str
     for name in IDS:
         ids = item.get(name, [] if name == IDS[0] else None)
         if not isinstance(ids, list) or not all(type(id) is int for id in ids):
-            found = "missing" if name not in item else describe_value(ids)
-            raise InputError(f"{where}: {name} is {found}, expected a list of token ids")
+            actual = "missing" if name not in item else describe_value(ids)
+            raise InputError(f"{where}: {name} is {actual}, expected a list of token ids")
         if (unknown := next((id for id in ids if not 0 <= id < n_ids), None)) is not None:
             raise InputError(f"{where}: {name} has {unknown}, expected ids from 0 to {n_ids - 1}")
         columns.append(ids)
@@ -417,7 +419,7 @@ def _parse_ids(service: Service, item: dict[str, Any], position: int, where: str
 def _parse_labels(
     service: Service, item: Any, position: int, limit: int
 ) -> LabelRequest | Unusable:
-    """An item of `/jaxscore/label`, whose prompt has at most `limit` characters."""
+    """Parse an item of `/jaxscore/label`, whose prompt has at most `limit` characters."""
     where, id = f"request {position}", _item_id(item, position)
     try:
         if not isinstance(item, dict):
@@ -429,8 +431,8 @@ def _parse_labels(
         if not isinstance(prompt, str):
             raise InputError(f"{where}: prompt is {describe_value(prompt)}, expected a string")
         if not labels or not isinstance(labels, list) or not all(type(s) is str for s in labels):
-            found = describe_value(labels)
-            raise InputError(f"{where}: labels is {found}, expected a list of strings")
+            actual = describe_value(labels)
+            raise InputError(f"{where}: labels is {actual}, expected a list of strings")
         longest = max(labels, key=len)
         problem = _too_long(service, prompt, limit, where)
         problem = problem or _too_long(service, longest, service.max_characters(), where)
@@ -445,7 +447,7 @@ def _parse_labels(
 
 
 def _too_long(service: Service, text: str, limit: int, where: str) -> str | None:
-    """Why a text is not tokenized, or None; millions of characters would take half a minute."""
+    """Return the reason to refuse a text, or None: millions of characters take half a minute."""
     if len(text) <= limit:
         return None
     return (
@@ -455,6 +457,6 @@ def _too_long(service: Service, text: str, limit: int, where: str) -> str | None
 
 
 def _item_id(item: Any, position: int) -> str | int:
-    """An item's id if it is usable, otherwise its position."""
+    """Return an item's id if it is valid, otherwise its position."""
     id = item.get("id", position) if isinstance(item, dict) else position
     return id if type(id) in (str, int) else position

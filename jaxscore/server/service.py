@@ -1,4 +1,4 @@
-"""Facts of the model, its tokenizer and worker for all endpoints; tokenized and checked prompts."""
+"""The model, its tokenizer and worker for all endpoints; tokenized and checked prompts."""
 
 import asyncio
 import concurrent.futures
@@ -41,13 +41,14 @@ class Service:
     """One served model.
 
     Attributes:
-        scorer: for facts only; the worker runs it.
+        scorer: the scorer; only the worker runs it.
         settings, metrics, worker: see their classes.
-        encoder, token_bytes, preparer: of the model's tokenizer; safe to use in threads.
-        chat_threads: render conversations, so that slow templates delay no other request.
-        eos_ids: tokens that end a text.
-        started: start time, seconds since 1970.
-        is_ending: whether the server shuts down.
+        encoder, token_bytes, preparer: the model's tokenizer; safe to use in threads.
+        chat_threads: the threads that render conversations, so that slow templates delay no other
+            request.
+        eos_ids: the tokens that end a text.
+        started: the start time, seconds since 1970.
+        is_ending: True if the server shuts down.
     """
 
     def __init__(self, scorer: Scorer, settings: Settings) -> None:
@@ -66,19 +67,19 @@ class Service:
 
     @property
     def max_positions(self) -> int:
-        """Longest text of the model, in tokens."""
+        """The maximum tokens of a text."""
         return self.scorer.model.max_positions
 
     @functools.cached_property
     def longest_token(self) -> int:
-        """Characters of the vocabulary's longest token."""
+        """The characters of the vocabulary's longest token."""
         return max(map(len, self.encoder.tokenizer.get_vocab()), default=1)
 
     def max_characters(self, *, truncates: bool = False) -> int:
-        """Longest text that is tokenized, in characters.
+        """Return the maximum characters of a text that is tokenized.
 
         Args:
-            truncates: whether a text that does not fit in the positions is usable.
+            truncates: True if texts beyond the positions are truncated.
         """
         limit = self.encoder.bounded.most_characters(self.max_positions)
         if limit is None:  # the encoder itself refuses texts that are certainly too long
@@ -92,10 +93,10 @@ class Service:
             ApiError: 404, it names another one.
         """
         if name is not None and name not in self.settings.names:
-            known = ", ".join(self.settings.names)
+            names = ", ".join(self.settings.names)
             raise ApiError(
                 404,
-                f'model "{name}" is not served here; expected {known}, or leave the field out',
+                f'model "{name}" is not served here; expected {names}, or leave the field out',
                 param="model",
                 code="model_not_found",
             )
@@ -109,7 +110,7 @@ class Service:
     async def scoring_job(
         self, pieces: Sequence[Piece], top: int = 0, *, with_rank: bool = False
     ) -> ScoringJob:
-        """A job for `run_job`, with `top` rounded up to a number that has compiled programs."""
+        """Return a job for `run_job`, with `top` rounded up to a number with compiled programs."""
         compiled = min(next(k for k in TOPS if k >= top), self.scorer.model.vocab_size)
         size = sum(sequence.n_input_tokens for piece in pieces for sequence in piece)
         return await self.run_in_thread(
@@ -123,16 +124,16 @@ class Service:
         return await self.run_job(GenerationJob(requests, watch))
 
     async def run_job(self, job: Job) -> Any:
-        """Wait for a job's answer. Cancelling this drops what is not in work yet.
+        """Wait for a job's answer. Cancelling this drops the pieces that still wait.
 
         Raises:
-            ApiError: 429, too much waits already.
+            ApiError: 429, the queue is full.
         """
         self.worker.scheduler.add(job)
         return await asyncio.wrap_future(job.answer)
 
     async def run_in_thread(self, size: int, function: Callable[[], T]) -> T:
-        """Call a function, in a thread if its `size` makes it long, so that the loop goes on."""
+        """Call a function, in a thread if its `size` makes it long, so as not to block the loop."""
         return await asyncio.to_thread(function) if size > LONG else function()
 
 
@@ -140,9 +141,9 @@ class Prompt(NamedTuple):
     """One tokenized prompt.
 
     Attributes:
-        ids: int32 [n], n >= 1.
-        text: as sent by the client, or as decoded from its ids.
-        starts: [n], offset in `text` of each token, in characters.
+        ids: the token ids, int32 [n], n >= 1.
+        text: the client's text, or the text of its ids.
+        starts: the offset of each token in `text`, [n], in characters.
     """
 
     ids: np.ndarray
@@ -160,10 +161,10 @@ def tokenize_prompts(
     """Tokenize the prompts of a request; an unusable one refuses them all.
 
     Args:
-        service: its tokenizer.
+        service: the owner of the tokenizer.
         prompts: texts, or token ids, which are used unchanged.
-        special_tokens: whether a text gets the tokenizer's BOS.
-        field, noun: the client's field that the prompts come from, and what messages call one.
+        special_tokens: True adds the tokenizer's BOS to texts.
+        field, noun: the client's name of the prompts' field, and the name of one in messages.
 
     Raises:
         ApiError: 400, with the index of the prompt and the reason.
@@ -182,31 +183,35 @@ def tokenize_prompts(
         tokenized = service.encoder.prompts(
             texts, special_tokens=special_tokens, max_positions=service.max_positions
         )
-        found = [Prompt(ids, t, starts) for t, (ids, starts) in zip(texts, tokenized, strict=True)]
+        tokenized_prompts = [
+            Prompt(ids, t, starts) for t, (ids, starts) in zip(texts, tokenized, strict=True)
+        ]
     else:
         id_lists = (prompt for prompt in prompts if isinstance(prompt, list))
-        found = [
+        tokenized_prompts = [
             _prompt_of_ids(service, ids, field, f"{noun} {k}") for k, ids in enumerate(id_lists)
         ]
-    for k, prompt in enumerate(found):
+    for k, prompt in enumerate(tokenized_prompts):
         if not len(prompt.ids):
             raise invalid_field(
-                field, f"{noun} {k} has no tokens, so nothing can follow it; write some text"
+                field, f"{noun} {k} is empty, so nothing can follow it; write some text"
             )
-    sequences = [TokenSequence(prompt.ids, len(prompt.ids)) for prompt in found]
+    sequences = [TokenSequence(prompt.ids, len(prompt.ids)) for prompt in tokenized_prompts]
     for k, problem in sorted(service.scorer.engine.complaints(sequences).items()):
-        if len(found[k].ids) <= service.max_positions:  # `check_length` reports the others
+        if (
+            len(tokenized_prompts[k].ids) <= service.max_positions
+        ):  # `check_length` reports the others
             raise invalid_field(field, f"{noun} {k}: {problem}")
-    return found
+    return tokenized_prompts
 
 
 def check_length(service: Service, prompts: list[Prompt], max_tokens: int, field: str) -> None:
     """Check that each prompt and `max_tokens` tokens after it fit in the model's positions.
 
     Args:
-        service: its model.
+        service: the owner of the model.
         prompts: all prompts of a request.
-        max_tokens: most tokens that are generated.
+        max_tokens: maximum tokens to generate.
         field: name of the client's field for `max_tokens`.
 
     Raises:
@@ -234,7 +239,7 @@ def tokenize_conversation(
         variables: values of the template's variables.
 
     Raises:
-        ApiError: 400, the template refuses it or leaves out text of it, or it is too long.
+        ApiError: 400, the template refuses it or leaves out text, or it is too long.
     """
     tokenizer = service.encoder.tokenizer
     n_characters = sum(message.n_characters for message in messages)

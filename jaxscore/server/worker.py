@@ -74,7 +74,7 @@ class Metrics:
             ).set_function(length)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format 0.0.4."""
+        """Return all metrics in Prometheus' text format 0.0.4."""
         return generate_latest(self._registry)
 
 
@@ -82,8 +82,8 @@ class Worker:
     """Owns a scorer and its generator, which no other thread runs.
 
     Attributes:
-        scheduler: jobs that wait.
-        ready: completed when the first window was computed, or with the error of the warm-up.
+        scheduler: the queue of jobs.
+        ready: a future that ends after the first window, or with the error of the warm-up.
     """
 
     def __init__(self, scorer: Scorer, settings: Settings, metrics: Metrics) -> None:
@@ -105,7 +105,7 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether jobs are worked on."""
+        """True if the worker's thread runs."""
         return self._thread.is_alive() and self.ready.done()
 
     def start(self) -> None:
@@ -122,7 +122,7 @@ class Worker:
         """Refuse further jobs and finish the work in progress.
 
         Returns:
-            Whether the thread ended within `seconds`.
+            True if the thread ended within `seconds`.
         """
         self.scheduler.close()
         self._thread.join(seconds)
@@ -147,7 +147,7 @@ class Worker:
         self.scheduler.fail_all(RuntimeError("the worker has ended"))
 
     def _warm_up(self) -> None:
-        """Compute a window as lm-eval requests it, so that the first client finds its programs."""
+        """Compute a window like lm-eval's, to compile its programs before the first client."""
         model = self._scorer.model
         allowed = np.setdiff1d(np.arange(model.vocab_size), list(model.checkpoint.placeholders))
         ids = np.resize(allowed, min(WARM_UP_TOKENS, model.max_positions)).astype(np.int32)
@@ -187,7 +187,7 @@ class Worker:
     def _generate(self, texts: Sequence[tuple[GenerationJob, int]]) -> None:
         """Generate texts of several jobs together; a window has its turn after each block."""
         if any(index in job.streamed for job, index in texts):
-            raise RuntimeError("a text of which a client has a part cannot be generated again")
+            raise RuntimeError("a text that is partly sent cannot be generated again")
         watched: set[int] = set()  # texts that `watch` was called for in this block of steps
         n_streamed = [0] * len(texts)
 
@@ -211,7 +211,7 @@ class Worker:
             job.set_result(index, text)
 
     def _run_window_between_blocks(self) -> None:
-        """Delay scoring by one block of steps at most, however long the texts of a group are."""
+        """Run a window, so that scoring never waits for the whole texts of a group."""
         if (window := self.scheduler.take_window()) is not None:
             self._run_window(window)
 

@@ -111,6 +111,8 @@ MODEL_GROUP = "model and device"
 WINDOW_GROUP = "long texts"
 READ_IN_WINDOWS = "texts of several windows: {n}; each window after the first begins with {after}"
 
+WITHOUT_WINDOW = "texts of which nothing is scored, since they are shorter than a window: {n}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoringSettings(Settings):
@@ -318,10 +320,12 @@ class WindowSettings(Settings):
         return {"text_windows": windows}
 
     def note_windows(self, lm: Any, n_windows: int) -> None:
-        """Note in an audited model that a text had several windows."""
+        """Count a text of several windows in an audited model, or of none."""
         if n_windows > 1:
             after = "the BOS" if self.window_bos == "every" and lm.encoder.prefix else "no BOS"
             lm.warnings[READ_IN_WINDOWS.format(n="{n}", after=after)] += 1
+        if not n_windows and self.score_from == "half":
+            lm.warnings[WITHOUT_WINDOW] += 1
 
 
 def settings_from(declared: type, arguments: Mapping[str, Any]) -> Any:

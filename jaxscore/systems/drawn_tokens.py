@@ -3,8 +3,8 @@
     "model_input": "Who ran?", "prompt_token_ids": [12, 7, 40]
     "output": ["Ann ran", ""], "token_ids": [[9, 31], []]
 
-A text that is encoded again may get other ids than the model drew: more of them the higher the
-temperature. So what reads such a record takes its ids, if they decode to the text beside them.
+A text that is encoded again may get other ids than the model drew, the more so the higher the
+temperature. So readers of such a record use its ids if they decode to its text.
 """
 
 from collections.abc import Mapping
@@ -37,12 +37,12 @@ def ids_of_text(decoder: TokenBytes, generated: Generated) -> list[int]:
 
 
 def without_ids(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an item whose texts are replaced by others."""
+    """Return the fields of an item without token ids, since its texts are replaced."""
     return {name: value for name, value in fields.items() if name not in ID_FIELDS}
 
 
 def with_chosen_ids(fields: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Return the fields of an item of whose texts one is retained, with its ids alone."""
+    """Return the fields of an item with only the ids of the retained output."""
     out, ids = dict(fields), fields.get(TOKEN_IDS)
     if isinstance(ids, list) and index < len(ids):
         out[TOKEN_IDS] = [ids[index]]
@@ -71,7 +71,8 @@ class DrawnTokens:
         Without `prompt_token_ids` they are those of `model_input`, which has its special tokens.
 
         Returns:
-            None if `model_input` has other ids by this tokenizer, with or without a BOS before it.
+            The ids, or None if this tokenizer encodes `model_input`, with or without a leading
+            BOS, to others.
         """
         if not is_valid_unicode(item[PROMPT]):
             return None  # the request fails with the reason, here and below
@@ -113,8 +114,8 @@ class DrawnTokens:
         """Return True if the model certainly drew other ids than a text is encoded to.
 
         Args:
-            context: text that the model read.
-            ids: of the text encoded again.
+            context: the text that the model read.
+            ids: the ids of the text encoded again.
             limit: see `length_limit`.
         """
         # U+FFFD stands for bytes without a character, and is encoded as a character.
@@ -130,7 +131,7 @@ class DrawnTokens:
     def _is_padded(self, ids: Ids) -> bool:
         """Return True if only special tokens come after an EOS, as in rows of `generate`'s output.
 
-        They have no text, and no model drew them.
+        They lack text and were not drawn by a model.
         """
         eos = self._encoder.tokenizer.eos_token_id
         after = ids[ids.index(eos) + 1 :] if eos in ids else ()
@@ -145,13 +146,13 @@ class DrawnTokens:
 
 
 def ids_of(item: Mapping[str, Any], output: int) -> Any:
-    """Return what an item has as the ids of an output; None if it has none."""
+    """Return an item's unchecked ids of an output, or None if it has none."""
     ids = item.get(TOKEN_IDS)
     return ids[output] if isinstance(ids, list) and output < len(ids) else None
 
 
 def length_limit(item: Mapping[str, Any], output: int) -> int | None:
-    """Return the number of tokens at which an output was cut; None if it is not known."""
+    """Return the number of tokens at which an output was cut, or None if unknown."""
     finish, limit = item.get("finish"), _configs(item).get("max_tokens")
     is_cut = isinstance(finish, list) and finish[output : output + 1] == ["length"]
     return limit if is_cut and type(limit) is int else None

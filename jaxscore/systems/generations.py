@@ -51,12 +51,12 @@ class Prompt:
     """The prompt of an item, or the reason why it has none.
 
     Attributes:
-        name: for messages.
-        id: the entry's.
-        fields: of the item, for the record.
-        text: what the model is asked, or the messages.
+        name: the item's name in messages.
+        id: the entry's id.
+        fields: the item's fields for the record.
+        text: the text or the messages.
         added: further fields of the record.
-        error: why the item cannot be used, or None.
+        error: the reason why the item cannot be used, or None.
     """
 
     name: str
@@ -68,9 +68,9 @@ class Prompt:
 
 
 class Placed(NamedTuple):
-    """A prompt with its place from 0, and the seed of its first text."""
+    """A prompt with its position, from 0, and the seed of its first text."""
 
-    place: int
+    position: int
     prompt: Prompt
     seed: int
 
@@ -80,9 +80,9 @@ class Texts:
     """The texts of a prompt.
 
     Attributes:
-        fields: of the record; empty without a text.
-        finish: what ended each text that this run generated, as in `Generated.finish`.
-        error: why a text is missing, or None.
+        fields: the fields for the record; empty without a text.
+        finish: the `Generated.finish` of each text that this run generated.
+        error: the reason why a text is missing, or None.
     """
 
     fields: Mapping[str, Any]
@@ -94,7 +94,7 @@ class GeneratingSystem(System, abc.ABC):
     """A system that writes texts after prompts.
 
     Attributes:
-        texts_per_slot: texts that are planned together, for each slot of the generator.
+        texts_per_slot: the number of texts per slot of the generator that are planned together.
     """
 
     texts_per_slot = 16
@@ -112,12 +112,12 @@ class GeneratingSystem(System, abc.ABC):
         """Return the text that the model reads.
 
         Raises:
-            InputError: it cannot read the prompt.
+            InputError: the model cannot read the prompt.
         """
 
     @abc.abstractmethod
     def drawn_with(self, settings: Any) -> dict[str, Any]:
-        """Return the settings of generation for a record; None for what does not apply."""
+        """Return the settings of generation for a record; None if they do not apply."""
 
     @abc.abstractmethod
     def record_of(self, prompt: Prompt, fields: Mapping[str, Any]) -> Record:
@@ -148,7 +148,7 @@ class GeneratingSystem(System, abc.ABC):
         return {name: getattr(settings, name) for name in names}
 
     def count(self, lm: Any, texts: Texts) -> None:
-        """Count in `lm` what the records do not say of texts that this run generated."""
+        """Count facts on generated texts in `lm` that the records lack."""
 
     def needs(self, settings: Any) -> tuple[str, ...]:
         """See `System.needs`."""
@@ -161,9 +161,9 @@ class GeneratingSystem(System, abc.ABC):
         check_usable((prompt.name, prompt.error) for prompt in prompts)
 
     def recall(
-        self, entry: Entry, record: Record, settings: Any, made: Mapping[str, Any]
+        self, entry: Entry, record: Record, settings: Any, facts: Mapping[str, Any]
     ) -> bool | None:
-        """See `System.recall`: all texts of the record stay, or none."""
+        """See `System.recall`: a record keeps all of its texts or none."""
         prompt, n_asked = self.prompt(entry, settings), self.n_texts(settings)
         if prompt.error is not None:
             return True
@@ -175,7 +175,7 @@ class GeneratingSystem(System, abc.ABC):
         if n:
             earlier = {**configs} if isinstance(configs, dict) else {}
             earlier["generator"] = record.get("generator")
-            check_made(entry.name, earlier, self._made_with(made, settings))
+            check_made(entry.name, earlier, self._provenance(facts, settings))
         return n == n_asked
 
     def score(self, lm: Any, items: Any, settings: Any) -> Iterator[Record]:
@@ -194,21 +194,21 @@ class GeneratingSystem(System, abc.ABC):
         first_failed, n_good = None, 0
         for group in self._groups(items, settings, size):
             missing = {
-                place
-                for place, prompt, _ in group
-                if prompt.error is None and place not in items.recalled
+                index
+                for index, prompt, _ in group
+                if prompt.error is None and index not in items.recalled
             }
             results = self._generate(lm, group, missing, settings) if missing else iter(())
             finished: dict[int, Texts] = {}
-            for place, prompt, _ in group:
+            for index, prompt, _ in group:
                 if prompt.error is not None:
                     texts = Texts({}, error=prompt.error)
-                elif place in items.recalled:
-                    texts = Texts(items.recalled[place])
+                elif index in items.recalled:
+                    texts = Texts(items.recalled[index])
                 else:
-                    while place not in finished:
+                    while index not in finished:
                         finished.update([next(results)])
-                    texts = finished.pop(place)
+                    texts = finished.pop(index)
                     self.count(lm, texts)
                 record = self.record_of(prompt, texts.fields)
                 if texts.error is None:
@@ -217,7 +217,7 @@ class GeneratingSystem(System, abc.ABC):
                     record["error"] = texts.error
                     first_failed = first_failed or (prompt.name, texts.error)
                 yield record
-            for _ in results:  # of recalled prompts, which were planned with the others
+            for _ in results:  # exhaust those of recalled prompts, planned with the others
                 pass
         if first_failed is not None and not n_good:
             check_usable([first_failed])
@@ -225,12 +225,12 @@ class GeneratingSystem(System, abc.ABC):
             lm.counts["n_tokens_written"] += lm.statistics.tokens_written - n_before
 
     def _groups(self, items: Items, settings: Any, size: int) -> Iterator[list[Placed]]:
-        """Yield the prompts in groups with so many usable ones, whatever is recalled."""
+        """Yield the prompts in groups with `size` usable ones, recalled or not."""
         prompts, again = itertools.tee(self.prompt(entry, settings) for entry in items.entries())
         group: list[Placed] = []
         n = 0
-        for place, pair in enumerate(zip(prompts, self.seeds(again, settings), strict=True)):
-            group.append(Placed(place, *pair))
+        for index, pair in enumerate(zip(prompts, self.seeds(again, settings), strict=True)):
+            group.append(Placed(index, *pair))
             n += pair[0].error is None
             if n == size:
                 yield group
@@ -240,16 +240,16 @@ class GeneratingSystem(System, abc.ABC):
     def _generate(
         self, lm: Any, group: Sequence[Placed], missing: Collection[int], settings: Any
     ) -> Iterator[tuple[int, Texts]]:
-        """Yield place and texts of each prompt, once all of its texts are finished.
+        """Yield index and texts of each prompt, once all of its texts are finished.
 
         Args:
-            missing: places of the prompts without texts. If there is a journal, which has the
-                others, all are planned together as in a run from the beginning: a text then has
-                the same slot and block, and with them the same last bits.
+            missing: the indices of the prompts without texts. With a journal, which has the
+                others, all are planned together as in an uninterrupted run: a text then has the
+                same slot and block, and the same bits.
         """
         n, inputs, requests = self.n_texts(settings), [], []
-        for place, prompt, seed in group:
-            if prompt.error is not None or (place not in missing and lm.journal is None):
+        for index, prompt, seed in group:
+            if prompt.error is not None or (index not in missing and lm.journal is None):
                 continue
             try:
                 text = self.model_input(lm, prompt, settings)
@@ -258,9 +258,9 @@ class GeneratingSystem(System, abc.ABC):
                     [text], special_tokens=False, max_positions=lm.capabilities.max_positions
                 )
             except InputError as problem:
-                yield place, Texts({}, error=str(problem))
+                yield index, Texts({}, error=str(problem))
                 continue
-            inputs.append((place, text, ids.tolist()))
+            inputs.append((index, text, ids.tolist()))
             requests += [
                 GenerationRequest(
                     id=prompt.name if n == 1 else f"{prompt.name}, sample {k + 1}",
@@ -270,8 +270,8 @@ class GeneratingSystem(System, abc.ABC):
                 )
                 for k in range(n)
             ]
-        configs = self._made_with(record_facts(lm), settings)
-        made = {
+        configs = self._provenance(record_facts(lm), settings)
+        origin = {
             "generator": configs.pop("generator"),
             "configs": {name: value for name, value in configs.items() if value is not None},
         }
@@ -283,24 +283,24 @@ class GeneratingSystem(System, abc.ABC):
                 numbered = next(stream, None)
             if numbered is None:
                 return
-            index, k = divmod(numbered[0], n)
-            results = unfinished.setdefault(index, {})
+            number, k = divmod(numbered[0], n)
+            results = unfinished.setdefault(number, {})
             results[k] = numbered[1]
             if len(results) == n:
-                del unfinished[index]
-                place, text, prompt_ids = inputs[index]
+                del unfinished[number]
+                index, text, prompt_ids = inputs[number]
                 texts = self._texts([results[k] for k in range(n)], decoder)
                 if fields := texts.fields:
-                    fields = {"model_input": text, **fields, PROMPT_TOKEN_IDS: prompt_ids, **made}
-                yield place, dataclasses.replace(texts, fields=fields)
+                    fields = {"model_input": text, **fields, PROMPT_TOKEN_IDS: prompt_ids, **origin}
+                yield index, dataclasses.replace(texts, fields=fields)
 
     def _texts(self, results: Sequence[Generated], decoder: TokenBytes) -> Texts:
-        """The texts of a prompt up to the first that failed."""
-        n_good = next((k for k, one in enumerate(results) if one.error or not one.finish), None)
+        """Return the texts of a prompt up to the first that failed."""
+        n_good = next((k for k, r in enumerate(results) if r.error or not r.finish), None)
         good, error = results[:n_good], None
         if n_good is not None:
             error = str(results[n_good].error)
-            # What is wrong with the prompt is wrong with every text of it.
+            # A problem of the prompt fails all of its texts identically.
             if any(result.error != results[n_good].error for result in results):
                 error = f"sample {n_good + 1}: {error}"
         fields = {
@@ -310,11 +310,11 @@ class GeneratingSystem(System, abc.ABC):
         }
         return Texts(fields if good else {}, [str(result.finish) for result in good], error)
 
-    def _made_with(self, model: Mapping[str, Any], settings: Any) -> dict[str, Any]:
-        """What a record's `generator` and `configs` say, None for what does not apply.
+    def _provenance(self, model: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+        """Return a record's `generator` and `configs`; None for settings that do not apply.
 
         Args:
-            model: see `made.record_facts`; what is not known is left out.
+            model: see `made.record_facts`; unknown facts are left out.
         """
         facts = dict(model)
         generator = {"generator": facts.pop("model")} if "model" in facts else {}
@@ -323,5 +323,5 @@ class GeneratingSystem(System, abc.ABC):
 
 
 def name_of(record: Mapping[str, Any], number: int) -> str:
-    """What messages call an item of the output: its id, else its number and another name."""
+    """Return an output item's name in messages: its id, else its number and another name."""
     return str(record["id"]) if "id" in record else named(f"item {number}", {**record})

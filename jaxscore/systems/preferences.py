@@ -41,15 +41,15 @@ from jaxscore.text.tokenize_requests import (
 
 SAME_TEXT = (
     "chosen and rejected differ, and the chat template writes the same text for both; leave the "
-    "pair out, or take a model whose template writes what they differ in"
+    "pair out, or take a model whose template writes their difference"
 )
-NO_EOS = "its tokenizer has no EOS token, which TRL puts after a completion; give messages"
+NO_EOS = "its tokenizer lacks the EOS token that TRL puts after a completion; give messages"
 
 Part = str | list[Any]  # a text, or messages
 
 
 class Pair(NamedTuple):
-    """A prompt, and what is preferred and rejected after it: all texts, or all messages."""
+    """A prompt with its preferred and rejected completion: all texts, or all messages."""
 
     prompt: Part
     chosen: Part
@@ -60,12 +60,12 @@ class Scored(NamedTuple):
     """Scores of a pair.
 
     Attributes:
-        sums: log-probabilities of both completions, nats.
-        counts: tokens in the sums.
-        is_cut: whether a text has more tokens than `max_length`.
-        is_unequal: whether the prompt alone has tokens that a text does not begin with.
+        sums: the log-probabilities of both completions in nats.
+        counts: the numbers of tokens in the sums.
+        is_cut: True if a text has more tokens than `max_length`.
+        is_unequal: True if the ids of the prompt alone are not a prefix of both texts' ids.
         lacks_reasoning: True if the chat template leaves out the reasoning of a completion.
-        error: why the pair could not be scored, or None.
+        error: the reason why the pair could not be scored, or None.
     """
 
     sums: tuple[float, float] = (0.0, 0.0)
@@ -77,18 +77,18 @@ class Scored(NamedTuple):
 
 
 class _Tokenized(NamedTuple):
-    """A pair's two sequences, or none if it has an error; `known` has all but its sums."""
+    """A pair's two sequences, empty with an error; `scored` has everything except its sums."""
 
     item: "Item"
-    known: Scored
+    scored: Scored
     sequences: tuple[TokenSequence, ...] = ()
 
 
 def split_prompt(chosen: Part, rejected: Part) -> tuple[Part, Part, Part]:
-    """Prompt, chosen and rejected of two texts, or conversations, that begin with the prompt.
+    """Split two texts or conversations into their common prompt and both completions.
 
-    As TRL's `extract_prompt`: the prompt is what both have in common, without a blank at its end.
-    If one is the start of the other, the last common element belongs to the completions.
+    As in TRL's `extract_prompt`, the prompt is the common prefix without a space at its end. If one
+    is a prefix of the other, the last common element belongs to the completions.
     """
     least = min(len(chosen), len(rejected))
     pairs = enumerate(zip(chosen, rejected, strict=False))
@@ -145,11 +145,11 @@ class Item:
         return Pair(*map(_without_nulls, (prompt, chosen, rejected)))
 
 
-def _without_nulls(part: str | list[Any]) -> str | list[Any]:
-    """Messages with the fields that templates get: a table's rows have null for the others."""
-    if isinstance(part, str):
-        return part
-    return [{name: message[name] for name in chat_template.FIELDS} for message in part]
+def _without_nulls(messages: str | list[Any]) -> str | list[Any]:
+    """Return messages with only the fields for templates; a table adds nulls for the others."""
+    if isinstance(messages, str):
+        return messages
+    return [{name: message[name] for name in chat_template.FIELDS} for message in messages]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class Settings(BaseSettings):
 
 
 class Record(TypedDict, total=False):
-    """One output line; nats. The fields of the input line follow."""
+    """An output line, in nats. The fields of the input line follow."""
 
     id: str | int
     ref_chosen_logps: Annotated[float, Metric("log-probability of the preferred completion, nats")]
@@ -176,13 +176,13 @@ class Record(TypedDict, total=False):
 
 
 def _warnings(max_length: int) -> dict[str, str]:
-    """Field of `Scored` -> what to say of the pairs that have it."""
+    """Return field of `Scored` -> the warning about pairs with it."""
     return {
         "is_cut": f"{{n}} pairs have a text of more than {max_length} tokens, of which the first "
         f"{max_length} count, as in TRL; --max-length and DPOConfig.max_length change that",
         "is_unequal": "in {n} pairs the prompt alone has other last tokens than with a completion, "
         "of which TRL warns too: the completions start where they differ. A prompt that ends in a "
-        "blank is the usual reason",
+        "space is the usual reason",
         "lacks_reasoning": "{n} pairs have a completion whose reasoning the chat template leaves "
         "out: its log-probability is that of the rest, as in TRL",
     }
@@ -201,7 +201,7 @@ def score_pairs(lm: Any, items: Iterable[Item], max_length: int) -> Iterator[tup
     """Score pairs in bounded memory: each item with its scores, in order.
 
     Args:
-        max_length: most tokens of a text; 0 is no limit.
+        max_length: the maximum number of tokens of a text; 0 is unlimited.
     """
     waiting: deque[list[_Tokenized]] = deque()
 
@@ -219,11 +219,11 @@ def score_pairs(lm: Any, items: Iterable[Item], max_length: int) -> Iterator[tup
 
 def _sum(pair: _Tokenized, scores: Sequence[SequenceScores]) -> Scored:
     if not scores:
-        return pair.known
+        return pair.scored
     if not all(np.isfinite(each.logprob).all() for each in scores):
         return Scored(error=NOT_FINITE)
     chosen, rejected = (float(each.logprob.sum(dtype=np.float64)) for each in scores)
-    return pair.known._replace(sums=(chosen, rejected))
+    return pair.scored._replace(sums=(chosen, rejected))
 
 
 def _tokenize(lm: Any, items: Iterable[Item], max_length: int) -> Iterator[_Tokenized]:
@@ -233,19 +233,19 @@ def _tokenize(lm: Any, items: Iterable[Item], max_length: int) -> Iterator[_Toke
         encoded: dict[int, Any] = {}
         for is_plain in (True, False):
             # A template writes its special tokens itself.
-            own = [k for k, found in enumerate(texts) if not isinstance(found, str)]
-            own = [k for k in own if plain[k] == is_plain]
+            indices = [k for k, rendered in enumerate(texts) if not isinstance(rendered, str)]
+            indices = [k for k in indices if plain[k] == is_plain]
             encode = functools.partial(lm.encoder.prompt_ids, special_tokens=is_plain)
-            ids = iter(encode_each(encode, [text for k in own for text in texts[k]]))
-            encoded |= {k: list(itertools.islice(ids, 3)) for k in own}
+            ids = iter(encode_each(encode, [text for k in indices for text in texts[k]]))
+            encoded |= {k: list(itertools.islice(ids, 3)) for k in indices}
         for k, item in enumerate(chunk):
-            found = texts[k]
-            if isinstance(found, str):
-                yield _Tokenized(item, Scored(error=found))
+            rendered = texts[k]
+            if isinstance(rendered, str):
+                yield _Tokenized(item, Scored(error=rendered))
             else:
                 pair = _sequences(lm, item, encoded[k], max_length)
-                lacks_reasoning = not plain[k] and _lacks_reasoning(item, found[1:])
-                yield pair._replace(known=pair.known._replace(lacks_reasoning=lacks_reasoning))
+                lacks_reasoning = not plain[k] and _lacks_reasoning(item, rendered[1:])
+                yield pair._replace(scored=pair.scored._replace(lacks_reasoning=lacks_reasoning))
 
 
 def _n_tokens(pair: _Tokenized) -> int:
@@ -257,7 +257,7 @@ def _n_characters(item: Item) -> int:
 
 
 def _texts(lm: Any, item: Any) -> tuple[str, str, str] | str:
-    """The prompt, and the prompt with each completion; or why there is none."""
+    """Return the prompt, and the prompt with each completion; or the reason of a failure."""
     tokenizer = lm.encoder.tokenizer
     prompt, chosen, rejected = item.pair
     if isinstance(prompt, str):
@@ -275,7 +275,7 @@ def _texts(lm: Any, item: Any) -> tuple[str, str, str] | str:
             )
         except InputError as problem:
             return str(problem)
-        # Spaces are trimmed by many templates.
+        # Many templates trim whitespace.
         if texts[1] == texts[2] and _words(chosen) != _words(rejected):
             return SAME_TEXT
     return texts if all(map(is_valid_unicode, texts)) else INVALID_UNICODE
@@ -298,7 +298,7 @@ def _words(messages: Any) -> list[list[str]]:
 def _sequences(
     lm: Any, item: Item, encoded: Sequence[np.ndarray | TextError], max_length: int
 ) -> _Tokenized:
-    """The two sequences of a pair, cut at `max_length`."""
+    """Return the two sequences of a pair, cut at `max_length`."""
     for problem in encoded:
         if isinstance(problem, TextError):
             return _Tokenized(item, Scored(error=str(problem)))
@@ -317,16 +317,16 @@ def _sequences(
     if complaints := lm.engine.complaints(sequences):
         return _Tokenized(item, Scored(error=complaints[min(complaints)]))
     first, second = (sequence.n_scored for sequence in sequences)
-    known = Scored(
+    scored = Scored(
         counts=(first, second),
         is_cut=any(max_length and len(ids) > max_length for ids in full_ids),
         is_unequal=n_prompt < len(prompt_ids),
     )
-    return _Tokenized(item, known, tuple(sequences))
+    return _Tokenized(item, scored, tuple(sequences))
 
 
 def _n_shared(first: np.ndarray, second: np.ndarray) -> int:
-    """Number of ids that both begin with."""
+    """Return the length of the common prefix."""
     n = min(len(first), len(second))
     differ = first[:n] != second[:n]
     return int(differ.argmax()) if differ.any() else n
@@ -365,7 +365,7 @@ class Preferences(System):
     item, settings, record = Item, Settings, Record
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
-        """A local model, whose token ids are scored."""
+        """Return a local model, whose token ids are scored."""
         return ("is_local",)
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
@@ -379,7 +379,7 @@ class Preferences(System):
                 yield _record(item, scored)
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
-        """The mean margin over the scored pairs."""
+        """Return the mean margin over the scored pairs."""
         n, margin = 0, 0.0
         for record in records:
             if "error" not in record:

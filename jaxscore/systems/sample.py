@@ -25,7 +25,7 @@ from jaxscore.text.chat_template import Message
 from jaxscore.text.encoder import TextEncoder
 
 PROMPT, MESSAGES = FIELDS = ("prompt", "messages")
-FINISHES = ("eos", "stop", "length")  # as of `Generated.finish`
+FINISHES = ("eos", "stop", "length")  # see `Generated.finish`
 
 
 class Item(TypedDict, total=False):
@@ -83,7 +83,7 @@ class Settings(GenerationSettings):
 
 
 class Record(TypedDict, total=False):
-    """What a prompt gets beside its own fields."""
+    """The fields that are added to a prompt's."""
 
     chat_history: list[str]
     model_input: str
@@ -96,45 +96,43 @@ class Record(TypedDict, total=False):
     error: str
 
 
-def read_prompt(given: Mapping[str, Any], reserved: Collection[str]) -> str | list[Message]:
-    """The text or the messages of an item.
+def read_prompt(fields: Mapping[str, Any], reserved: Collection[str]) -> str | list[Message]:
+    """Return the text or the messages of an item.
 
     Args:
-        reserved: names that the item's other fields may not have.
+        reserved: the names that an item's fields must not have.
 
     Raises:
-        InputError: neither, both, or of another form; or a field has a reserved name.
+        InputError: there are neither or both, or they have another type; or a name is reserved.
     """
-    if taken := [name for name in reserved if name in given]:
-        raise InputError(
-            f'field "{taken[0]}" is one of those that the item gets; rename it, or leave it out'
-        )
-    if (PROMPT in given) == (MESSAGES in given):
-        there = ", ".join(map(repr, given)) or "none"
-        found = "both" if PROMPT in given else f"there are {there}"
-        raise InputError(f'expected either a string "{PROMPT}" or a list "{MESSAGES}"; {found}')
-    if PROMPT in given:
-        if not isinstance(given[PROMPT], str):
-            raise InputError(f'field "{PROMPT}" is {json_kind(given[PROMPT])}, expected a string')
-        return _readable(given[PROMPT], PROMPT)
-    messages = given[MESSAGES]
+    if taken := [name for name in reserved if name in fields]:
+        raise InputError(f'field "{taken[0]}" has the name of a result; rename it, or leave it out')
+    if (PROMPT in fields) == (MESSAGES in fields):
+        names = ", ".join(map(repr, fields)) or "none"
+        problem = "both" if PROMPT in fields else f"there are {names}"
+        raise InputError(f'expected either a string "{PROMPT}" or a list "{MESSAGES}"; {problem}')
+    if PROMPT in fields:
+        if not isinstance(fields[PROMPT], str):
+            raise InputError(f'field "{PROMPT}" is {json_kind(fields[PROMPT])}, expected a string')
+        return _readable(fields[PROMPT], PROMPT)
+    messages = fields[MESSAGES]
     if not isinstance(messages, list) or not messages:
-        found = "empty" if messages == [] else json_kind(messages)
-        raise InputError(f'field "{MESSAGES}" is {found}, expected a list of messages')
-    return [_message(one, number) for number, one in enumerate(messages, start=1)]
+        problem = "empty" if messages == [] else json_kind(messages)
+        raise InputError(f'field "{MESSAGES}" is {problem}, expected a list of messages')
+    return [_message(message, k) for k, message in enumerate(messages, start=1)]
 
 
-def _message(given: Any, number: int) -> Message:
+def _message(message: Any, number: int) -> Message:
     where = f'field "{MESSAGES}", message {number}'
-    if not isinstance(given, dict):
-        raise InputError(f"{where}: found {json_kind(given)}, expected an object")
+    if not isinstance(message, dict):
+        raise InputError(f"{where}: found {json_kind(message)}, expected an object")
     for name in ("role", "content"):
-        if not isinstance(given.get(name), str):
-            found = json_kind(given[name]) if name in given else "missing"
-            raise InputError(f'{where}: "{name}" is {found}, expected a string')
-        _readable(given[name], f'{MESSAGES}", message {number}, "{name}')
-    chat_template.check_fields(given, where)
-    return {name: given[name] for name in chat_template.FIELDS}
+        if not isinstance(message.get(name), str):
+            problem = json_kind(message[name]) if name in message else "missing"
+            raise InputError(f'{where}: "{name}" is {problem}, expected a string')
+        _readable(message[name], f'{MESSAGES}", message {number}, "{name}')
+    chat_template.check_fields(message, where)
+    return {name: message[name] for name in chat_template.FIELDS}
 
 
 def _readable(text: str, field: str) -> str:
@@ -144,7 +142,7 @@ def _readable(text: str, field: str) -> str:
 
 
 def history(prompt: str | list[Message]) -> list[str]:
-    """The texts of a prompt, without the system message."""
+    """Return the texts of a prompt, without the system message."""
     if isinstance(prompt, str):
         return [prompt]
     return [message["content"] for message in prompt if message["role"] != "system"]
@@ -158,44 +156,44 @@ def model_input(
     system: str | None,
     max_positions: int | None = None,
 ) -> str:
-    """The text that the model reads: `self-certainty` takes the same token ids from it.
+    """Return the text that the model reads: `self-certainty` takes the same token ids from it.
 
     Args:
         chat: apply the chat template.
         system: a message before all others.
-        max_positions: of the model; None is no limit.
+        max_positions: the model's number of positions; None is unlimited.
 
     Raises:
-        InputError: messages without the template; the template leaves out text or refuses it; two
-            system messages; the text certainly has more tokens than `max_positions`.
+        InputError: there are messages without a template, or two system messages; the template
+            leaves out text or refuses it; the text certainly exceeds `max_positions` tokens.
     """
     if not chat:
         if not isinstance(prompt, str):
             raise InputError(
-                f'field "{MESSAGES}" becomes a text by the chat template alone; give '
+                f'field "{MESSAGES}" needs a chat template; give '
                 f'--apply-chat-template, or a string "{PROMPT}"'
             )
         return _with_prefix(encoder, prompt, max_positions)
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     if system is not None:
         if any(message["role"] == "system" for message in messages):
-            raise InputError("it has a system message of its own, and --system gives another")
+            raise InputError("found two system messages, the item's and --system; leave one out")
         messages = [{"role": "system", "content": system}, *messages]
     return chat_template.render(encoder.tokenizer, messages)
 
 
 def _with_prefix(encoder: TextEncoder, text: str, max_positions: int | None) -> str:
-    """The text with the special tokens that the tokenizer puts before it.
+    """Return the text with the special tokens that the tokenizer puts before it.
 
-    SentencePiece puts a blank before its first word, which after a written BOS is written too.
+    SentencePiece puts a space before its first word, which has to be written after a BOS.
     """
     if not encoder.prefix:
         return text
     [expected] = encoder.prompt_ids([text], max_positions=max_positions)
     head = "".join(encoder.tokenizer.convert_ids_to_tokens(encoder.prefix))
     candidates = [text, f"{head}{text}", f"{head} {text}"]
-    found = encoder.prompt_ids(candidates, special_tokens=False)
-    for candidate, ids in zip(candidates, found, strict=True):
+    candidate_ids = encoder.prompt_ids(candidates, special_tokens=False)
+    for candidate, ids in zip(candidates, candidate_ids, strict=True):
         if ids.tolist() == expected.tolist():
             return candidate
     return f"{head}{text}"
@@ -228,10 +226,9 @@ class Sample(GeneratingSystem):
       error         why it has fewer than n responses
       Next to OUT is OUT.run.json: how it was made, and how many prompts failed.
 
-    Each sample has a seed of its own, made of --seed, the item's prompt and id, and
-    the sample's number: other items and a higher n leave it as it is. Rounding
-    depends on the texts of the same batch and may, rarely, change a token; with
-    --reproducible it does not.
+    The seed of each sample depends only on --seed, the item's prompt and id, and the
+    sample's number, not on other items or n. Rounding depends on the texts of the
+    same batch and may, rarely, change a token; with --reproducible it does not.
 
     The same command continues an interrupted run from its journal, and an output of
     fewer prompts. With a higher n it writes the missing samples; those of the
@@ -263,10 +260,10 @@ class Sample(GeneratingSystem):
         return Prompt(entry.name, entry.id, fields, text)
 
     def seeds(self, prompts: Iterable[Prompt], settings: Settings) -> Iterator[int]:
-        """Yield seeds that depend on the prompt and its own name."""
+        """Yield seeds that depend only on the prompt and its item's id."""
         seen: collections.Counter[str] = collections.Counter()
         for prompt in prompts:
-            # The number of a line is no part of it: prompts may be added before this one.
+            # Without the number of the line, since prompts may be inserted before this one.
             key = json.dumps(
                 [settings.seed, _names(prompt.fields), prompt.text], sort_keys=True, default=str
             )
@@ -323,20 +320,22 @@ class Sample(GeneratingSystem):
         if not texts:
             return {**_with_id(prompt), "output": []}
         names = [name for name in Record.__annotations__ if name in texts and name != "error"]
-        own = {"chat_history": history(prompt.text), **{name: texts[name] for name in names}}
-        return {**_with_id(prompt), **own}
+        results = {"chat_history": history(prompt.text), **{name: texts[name] for name in names}}
+        return {**_with_id(prompt), **results}
 
     def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """One row per sample; one for a prompt without any."""
-        own = {"prompt": record.get(PROMPT), "error": record.get("error")}
+        """Return one row per sample; one for a prompt without any."""
+        shared = {"prompt": record.get(PROMPT), "error": record.get("error")}
         pairs = zip(record["output"], record.get("finish", []), strict=True)
         rows = [
             {"sample": k, "text": text, "finish": end} for k, (text, end) in enumerate(pairs, 1)
         ]
-        return [{**own, **row} for row in rows or [{"sample": None, "text": None, "finish": None}]]
+        return [
+            {**shared, **row} for row in rows or [{"sample": None, "text": None, "finish": None}]
+        ]
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
-        """Count the samples, and what ended them."""
+        """Count the samples, by finish."""
         n_items = n_empty = 0
         ends: collections.Counter[str] = collections.Counter()
         failures = []
@@ -371,12 +370,12 @@ class Sample(GeneratingSystem):
 
 
 def _names(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """An item's own names."""
+    """Return the fields that name an item."""
     return {name: fields[name] for name in NAME_FIELDS if name in fields}
 
 
 def _with_id(prompt: Prompt) -> dict[str, Any]:
-    """The fields of an item, with its number as `id` if it has no name of its own."""
+    """Return the fields of an item, with its number as `id` if it is unnamed."""
     return {**prompt.fields} if _names(prompt.fields) else {"id": prompt.id, **prompt.fields}
 
 

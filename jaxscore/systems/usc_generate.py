@@ -19,14 +19,14 @@ from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, P
 from jaxscore.text import chat_template
 from jaxscore.types.results import Generated
 
-CUT = "{n} replies ended at the limit, not by themselves"
+CUT = "{n} replies were cut at the limit"
 INSTRUCTION = """\
 Evaluate these responses.
 Select the most consistent response based on majority consensus.
 Format your answer as "The most consistent response is Response X" (without quotes).
 """
-# Where the question stands in a prompt of ZeroEval's: the code template, the open-ended one. The
-# second's beginning is in the first's, so the order matters.
+# The headings around the question in ZeroEval's prompts: the code template, the open-ended one.
+# The first contains the second's start, so the order matters.
 QUESTION_BETWEEN = (("### Question:", "### Format:"), ("## Question:", "## Instruction"))
 
 
@@ -69,63 +69,63 @@ class Record(TypedDict, total=False):
     error: str
 
 
-def question(given: Mapping[str, Any]) -> str:
-    """What the responses answer.
+def read_question(fields: Mapping[str, Any]) -> str:
+    """Return the question that the responses answer.
 
     It is the first message of `chat_history`, else `model_input` or `input`: the part between the
     headings of the published prompts if the text has them, else all of it. (The published script
-    takes the code prompt's headings only, and asks about an empty question without them.)
+    knows only the code prompt's headings, and takes an empty question without them.)
 
     Raises:
-        InputError: the item has none of the three.
+        InputError: the item lacks all three.
     """
-    history = given.get("chat_history")
+    history = fields.get("chat_history")
     for text in (
         history[0] if isinstance(history, list) and history else None,
-        given.get("model_input"),
-        given.get("input"),
+        fields.get("model_input"),
+        fields.get("input"),
     ):
         if isinstance(text, str):
             return _between_headings(text)
-    there = ", ".join(map(repr, given)) or "none"
+    names = ", ".join(map(repr, fields)) or "none"
     raise InputError(
         'no question: expected "chat_history", a list that begins with a string, or a string '
-        f'"model_input" or "input"; there are {there}'
+        f'"model_input" or "input"; there are {names}'
     )
 
 
 def _between_headings(text: str) -> str:
     for start, end in QUESTION_BETWEEN:
-        _, found, rest = text.partition(start)
-        if found:
+        _, heading, rest = text.partition(start)
+        if heading:
             return rest.partition(end)[0].strip()
     return text
 
 
-def responses(given: Mapping[str, Any], n: int) -> list[str]:
-    """The first n responses of an item.
+def read_responses(fields: Mapping[str, Any], n: int) -> list[str]:
+    """Return the first n responses of an item.
 
     Raises:
-        InputError: it has none, or one of them is no text.
+        InputError: there are none, or one of them is not text.
     """
-    if "output" not in given:
-        there = ", ".join(map(repr, given)) or "none"
-        raise InputError(f'no field "output", expected a list of strings; there are {there}')
-    found = given["output"]
-    if not isinstance(found, list):
-        raise InputError(f'field "output" is {json_kind(found)}, expected a list of strings')
-    if not found:
+    if "output" not in fields:
+        names = ", ".join(map(repr, fields)) or "none"
+        raise InputError(f'no field "output", expected a list of strings; there are {names}')
+    texts = fields["output"]
+    if not isinstance(texts, list):
+        raise InputError(f'field "output" is {json_kind(texts)}, expected a list of strings')
+    if not texts:
         raise InputError('field "output" is empty, expected at least one response')
-    for number, response in enumerate(found[:n]):
+    for k, response in enumerate(texts[:n]):
         if not isinstance(response, str):
             raise InputError(
-                f'field "output", response {number}: found {json_kind(response)}, expected a string'
+                f'field "output", response {k}: found {json_kind(response)}, expected a string'
             )
-    return found[:n]
+    return texts[:n]
 
 
-def prompt(question: str, responses: Sequence[str]) -> str:
-    """The question, the responses numbered from 0, and what to do with them."""
+def render_prompt(question: str, responses: Sequence[str]) -> str:
+    """Return the question, the responses numbered from 0, and the instruction."""
     listed = "".join(f"Response {k}: {text}\n\n" for k, text in enumerate(responses))
     return (
         f"I have generated the following responses to the question: {question}\n"
@@ -191,17 +191,17 @@ class UscGenerate(LenientSystem, GeneratingSystem):
         # The item's ids are those of its responses.
         fields = {k: v for k, v in without_ids(entry.item).items() if k != "error"}
         try:
-            asked, shown = question(entry.item), responses(entry.item, settings.n)
+            asked, shown = read_question(entry.item), read_responses(entry.item, settings.n)
         except InputError as problem:
             added: dict[str, Any] = {"output": [], "responses": []}
             return Prompt(entry.name, entry.id, fields, added=added, error=str(problem))
-        text = prompt(asked, shown)
+        text = render_prompt(asked, shown)
         added = {"chat_history": [text], "output": [], "responses": shown}
         return Prompt(entry.name, entry.id, fields, text, added)
 
     def seeds(self, prompts: Iterable[Prompt], settings: Settings) -> Iterator[int]:
-        """Yield a seed for each item: it does not matter what runs with it."""
-        return (settings.seed + place for place, _ in enumerate(prompts))
+        """Yield a seed for each item, independent of the other items."""
+        return (settings.seed + index for index, _ in enumerate(prompts))
 
     def n_usable(self, record: Mapping[str, Any]) -> int:
         """See `GeneratingSystem.n_usable`."""
@@ -221,12 +221,12 @@ class UscGenerate(LenientSystem, GeneratingSystem):
         }
 
     def model_input(self, lm: Any, prompt: Prompt, settings: Settings) -> str:
-        """The prompt in the chat template."""
+        """Return the prompt in the chat template."""
         message = {"role": "user", "content": str(prompt.text)}
         return chat_template.render(lm.encoder.tokenizer, [message])
 
     def text(self, generated: Generated) -> str:
-        """A reply as `usc-select` reads it."""
+        """Return a reply without surrounding whitespace."""
         return generated.text.strip()
 
     def count(self, lm: Any, texts: Texts) -> None:
@@ -236,18 +236,18 @@ class UscGenerate(LenientSystem, GeneratingSystem):
             lm.warnings[CUT] += 1
 
     def record_of(self, prompt: Prompt, texts: Mapping[str, Any]) -> dict[str, Any]:
-        """The published fields first, then the item's others."""
+        """Return the published fields first, then the item's others."""
         if not texts:
             return {**prompt.fields, **prompt.added}
         # Text if it has the shard's name before its number.
         number = prompt.id if isinstance(prompt.id, str) else prompt.id - 1
         session = prompt.fields.get("session_id", prompt.fields.get("id", number))
-        own = {"session_id": session, **texts, **prompt.added, "output": texts["output"]}
-        own = {name: own[name] for name in Record.__annotations__ if name in own}
-        return own | {name: value for name, value in prompt.fields.items() if name not in own}
+        out = {"session_id": session, **texts, **prompt.added, "output": texts["output"]}
+        out = {name: out[name] for name in Record.__annotations__ if name in out}
+        return out | {name: value for name, value in prompt.fields.items() if name not in out}
 
     def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """One row."""
+        """Return one row."""
         return [
             {
                 "item": record.get("session_id", record.get("id")),

@@ -1,7 +1,7 @@
 """Assembly of the results of requests from the scores of their token sequences."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ DIVERGENCE_INFINITE = (
 
 
 def assemble_scores(
-    window: Window, scores: Sequence[SequenceScores], encoder: TextEncoder
+    window: Window, scores: Iterable[SequenceScores], encoder: TextEncoder
 ) -> Iterator[ScoredRequest]:
     """Assemble the results of a window's requests; non-finite scores become errors.
 
@@ -47,15 +47,15 @@ def assemble_scores(
         batch = window[first : first + TOGETHER]
         batch_scores = [[*itertools.islice(remaining, len(item.sequences))] for _, item in batch]
         ids = [_scored_ids(item) for _, item in batch]
-        is_long = [isinstance(item.sequences, WindowedText) for _, item in batch]
-        named = [each for each, long in zip(ids, is_long, strict=True) if not long]
+        texts = [s if isinstance(s := item.sequences, WindowedText) else None for _, item in batch]
+        named = [each for each, text in zip(ids, texts, strict=True) if text is None]
         names = iter(encoder.tokens(np.concatenate([np.zeros(0, np.int32), *named])))
         all_finite = _error([*itertools.chain(*batch_scores)]) is None
-        for (request, item), request_scores, token_ids, long in zip(
-            batch, batch_scores, ids, is_long, strict=True
+        for (request, item), request_scores, token_ids, text in zip(
+            batch, batch_scores, ids, texts, strict=True
         ):
             tokens: Sequence[str] = TokenNames(token_ids, encoder)
-            if not long:
+            if text is None:
                 tokens = [*itertools.islice(names, len(token_ids))]
             error = item.error or (None if all_finite else _error(request_scores))
             if error is not None:
@@ -68,6 +68,7 @@ def assemble_scores(
             if item.has_end:
                 end = {name: float(values[-1]) for name, values in terms.measures.items()}
                 terms, tokens, token_ids = _without_last(terms), tokens[:-1], token_ids[:-1]
+            request_scores.clear()  # a text may have millions of tokens
             yield ScoredRequest(
                 request.id,
                 token_ids,
@@ -79,7 +80,7 @@ def assemble_scores(
                 item.truncated,
                 measures=dict(terms.measures),
                 top=_top(terms, encoder),
-                n_windows=len(request_scores) if long else 1,
+                n_windows=1 if text is None else text.n_windows,
                 end=end,
             )
 

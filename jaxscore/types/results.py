@@ -187,7 +187,7 @@ class ScoredRequest(Result):
         Each measure is a separate field; the most probable tokens are `top_id`, `top_logprob` and
         `top_token`.
         """
-        out = Result.to_dict(self) | self.sums()
+        out = Result.to_dict(self) | self.sums() | {"tokens": [*self.tokens]}
         del out["measures"], out["top"], out["end"]
         out |= {name: values.tolist() for name, values in self.measures.items()}
         if self.top is not None:

@@ -53,8 +53,8 @@ def test_what_lm_eval_gives_by_itself_is_not_told():
     ("given", "why"),
     [
         ({}, "pretrained is missing"),
-        ({"pretraned": "x"}, "pretraned is no argument of jaxscore; is it pretrained"),
-        ({"qqq": 1}, "qqq is no argument of jaxscore; known are accept_config"),
+        ({"pretraned": "x"}, "pretraned is not an argument of jaxscore; is it pretrained"),
+        ({"qqq": 1}, "qqq is not an argument of jaxscore; expected one of accept_config"),
         ({"dtype": "float16"}, "dtype is 'float16', expected bfloat16 or float32"),
         ({"dtype": "int4"}, "dtype is 'int4', expected one of auto, float32, bfloat16"),
         ({"pretrained": object()}, "pretrained is 'object', expected a folder, a hub id, demo or"),
@@ -102,5 +102,5 @@ def test_every_argument_has_a_reader():
 def test_a_scorer_takes_none_of_what_makes_one(scorers):
     scorer = scorers("tiny-gpt2")
     assert read_arguments({"pretrained": scorer, "batch_size": 1})[0].pretrained is scorer
-    with pytest.raises(ArgumentError, match="dtype, peft beside a Scorer"):
+    with pytest.raises(ArgumentError, match="dtype, peft cannot change a Scorer"):
         read_arguments({"pretrained": scorer, "dtype": "float32", "peft": "x"})

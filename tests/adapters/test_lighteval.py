@@ -169,9 +169,9 @@ def test_a_run_of_lighteval(tmp_path, monkeypatch):
     ("one", "call", "why"),
     [
         (doc(choices=[" word" * 40]), "loglikelihood", "task.0, document 0, choice 0 has .* 30"),
-        (doc(choices=[]), "loglikelihood", "document 0: it has no choices"),
-        (doc(query=""), "loglikelihood", "choice 0: its context has no tokens"),
-        (doc(query="\ud800"), "loglikelihood", "document 0: expected whole characters"),
+        (doc(choices=[]), "loglikelihood", "document 0: expected choices"),
+        (doc(query=""), "loglikelihood", "choice 0: its context is empty"),
+        (doc(query="\ud800"), "loglikelihood", "document 0: expected valid Unicode"),
         (doc(images=["an image"]), "greedy_until", "document 0: expected whole .* no images"),
         (doc(num_samples=2), "greedy_until", "document 0: expected one sample"),
         (doc(stop_sequences=[""]), "greedy_until", "document 0: .* no empty stop string"),
@@ -185,7 +185,7 @@ def test_documents_that_are_refused(one, call, why):
 
 
 def test_arguments_that_are_refused():
-    with pytest.raises(InputError, match="details, max_gen_toks: decides nothing in lighteval"):
+    with pytest.raises(InputError, match="details, max_gen_toks: not used in lighteval"):
         ours("tiny-gpt2", max_gen_toks=5, details="a.jsonl")
     with pytest.raises(InputError, match="override_chat_template is 'maybe', expected true or"):
         ours("tiny-gpt2", override_chat_template="maybe")

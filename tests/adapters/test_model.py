@@ -7,7 +7,7 @@ import pytest
 from lm_eval.models.utils import resolve_max_length
 from transformers import AutoConfig
 
-from jaxscore.adapters.model import Question, answers, max_length
+from jaxscore.adapters.model import Question, answer_questions, max_length
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
 from tests.models.checkpoints import FIFTH, spelled
@@ -40,10 +40,10 @@ def test_every_question_has_the_scores_of_its_tokens(window, scorers):
         [TokenSequence(a, len(one.context)) for a, one in zip(whole, questions, strict=True)]
     )
     found = {}
-    windows = list(answers(scorer, questions, 512, named, **window))
+    windows = list(answer_questions(scorer, questions, 512, named, **window))
     for one in (one for some in windows for one in some):
         assert one.cut == 0
-        found |= dict.fromkeys(one.places, one)
+        found |= dict.fromkeys(one.indices, one)
     assert sorted(found) == list(range(len(questions)))
     for place, want in enumerate(wanted):
         np.testing.assert_allclose(found[place].scores.logprob, want.logprob, atol=1e-5)
@@ -58,8 +58,8 @@ def test_every_question_has_the_scores_of_its_tokens(window, scorers):
 def test_equal_ids_are_one_question_whichever_arrays_hold_them(scorers):
     """Requests without context, and windows of a long text, have each an array of their own."""
     questions = [Question(ids(7), ids(k % 3 + 1)) for k in range(12)]
-    windows = list(answers(scorers("tiny-llama3"), questions, 512, named, window=2))
-    places = [one.places for some in windows for one in some]
+    windows = list(answer_questions(scorers("tiny-llama3"), questions, 512, named, window=2))
+    places = [one.indices for some in windows for one in some]
     assert places == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
 
 
@@ -68,25 +68,29 @@ def test_a_question_of_the_last_window_is_refused_before_the_first_is_computed(s
     scorer = scorers("tiny-llama3")
     before = scorer.facts()["counts"]
     with pytest.raises(InputError, match="document 6: token id 99999 is beyond"):
-        next(answers(scorer, questions, 512, named, window=2))
+        next(answer_questions(scorer, questions, 512, named, window=2))
     assert scorer.facts()["counts"] == before
 
 
 def test_the_newest_tokens_are_kept(scorers):
     scorer = scorers("tiny-llama3")
     one = Question(ids(*range(5, 25)), ids(30, 31, 32))
-    [[answer]] = answers(scorer, [one], 8, named)
+    [[answer]] = answer_questions(scorer, [one], 8, named)
     assert answer.sequence.ids.tolist() == [*range(19, 25), 30, 31, 32]
     assert (answer.cut, answer.sequence.start) == (14, 6)
-    [[answer]] = answers(scorer, [one], 3, named)
+    [[answer]] = answer_questions(scorer, [one], 3, named)
     assert answer.sequence.ids.tolist() == [24, 30, 31, 32]
 
 
 @pytest.mark.parametrize(
     ("question", "length", "why"),
     [
-        (Question(ids(), ids(1)), 9, "task, document 0: its context has no tokens"),
-        (Question(ids(1), ids()), 9, "task, document 0: its continuation has no tokens of its own"),
+        (Question(ids(), ids(1)), 9, "task, document 0: its context is empty"),
+        (
+            Question(ids(1), ids()),
+            9,
+            "task, document 0: its continuation adds no token to the context",
+        ),
         (Question(ids(1), ids(1, 2, 3)), 2, "has 3 tokens, and max_length is 2"),
         (Question(ids(1), ids(99999)), 9, "task, document 0: token id 99999 is beyond"),
         (
@@ -98,7 +102,7 @@ def test_the_newest_tokens_are_kept(scorers):
 )
 def test_questions_that_cannot_be_answered(question, length, why, scorers):
     with pytest.raises(InputError, match=why):
-        list(answers(scorers("tiny-llama3"), [question], length, named))
+        list(answer_questions(scorers("tiny-llama3"), [question], length, named))
 
 
 @pytest.mark.lines

@@ -220,13 +220,14 @@ def test_a_vocabulary_without_letters_still_lets_the_model_write_them(
     run, models, writes, place, monkeypatch
 ):
     writes("A")
-    monkeypatch.setattr(multiple_choice, "BLANKS", ("no such blank",))
+    monkeypatch.setattr(multiple_choice, "SPACES", ("no such blank",))
     folder = place(GOOD)
     code, _, err = run("chronologic", QWEN, folder / "in.jsonl", "--mcq", "--quiet")
     assert (code, err) == (0, "")
     report, results = found(folder, "mcq_")
     assert (
-        "the tokenizer has no token for the letters A, B" in results["questions"][0]["letter_error"]
+        "the tokenizer lacks a token for the letters A, B"
+        in results["questions"][0]["letter_error"]
     )
     assert results["summary"]["overall"]["letter_brier"]["mean"] is None
     assert "For 1 questions the letters' probabilities are unknown" in report
@@ -310,7 +311,7 @@ def test_remarks_are_told_and_kept(run, models, place):
     assert "line 1: answer 'Oslo' occurs more than once" in err
     report, results = found(folder, "full_")
     assert len(results["remarks"]) == 2
-    assert "## Remarks" in report
+    assert "## Warnings" in report
     [question] = results["questions"]
     assert question["probabilities"][0] == question["probabilities"][1]
 

@@ -261,7 +261,7 @@ def test_what_makes_means_another_thing_is_remarked(run, two, tmp_path):
     assert "1 of 2 pairs differ in response\n" in err
     assert "B alone has the numbers or decisions LLM\n" in err
     assert "1 of the records of A have the id and text of an earlier one" in err
-    assert "A has no manifest next to it, so its settings are not known\n" in err
+    assert "A lacks a manifest next to it, so its settings are unknown\n" in err
     err = run("compare", *two(lines(), [{**one, "n_scored": 3} for one in lines()])).err
     assert "the runs score different numbers of tokens in 24 of 24 pairs" in err
     assert run("compare", a, b, "--quiet").err == ""

@@ -129,4 +129,4 @@ def test_a_prompt_with_the_name_of_a_result_is_refused(run, place):
     folder = place({"prompt": "Who?", "token_ids": [1]}, ASKED[0])
     code, _, err = run(*sample(folder))
     assert code == 1
-    assert 'field "token_ids" is one of those that the item gets' in err
+    assert 'field "token_ids" has the name of a result' in err

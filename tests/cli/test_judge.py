@@ -150,7 +150,7 @@ def test_the_report(run, experiments):
     assert settings["evaluator"].endswith("default_qa.yaml")
     assert {"jaxscore", "jax", "transformers", "date", "device"} <= set(settings)
     page = (folder / f"{REPORT}.md").read_text(encoding="utf-8")
-    assert page.index("| Mean |") < page.index("## Labels") < page.index("## Remarks")
+    assert page.index("| Mean |") < page.index("## Labels") < page.index("## Warnings")
     assert page.index("## Records: worst first") < page.index("## Settings and versions")
     worst = sorted(zip(scores, rows_of(folder), strict=True), key=lambda x: x[0])
     assert [line for line in page.splitlines() if line.startswith("### ")] == [
@@ -423,14 +423,14 @@ def test_a_folder_that_changes_meanwhile_leaves_the_others(run, experiments, tmp
     code, out, err = run(*words, "--experiments-folder", experiments)
     assert code == 1
     assert out.startswith(f"{experiments / 'theirs'}: LLMeval_j 1.00000")
-    assert "ours/eval_dev_out.json: other records than when the run began" in err
+    assert "ours/eval_dev_out.json: its records have changed since the run began" in err
     assert metrics_of(experiments / "theirs") == {"LLMeval_j": 1.0}
     assert rows_of(experiments / "ours") == [record("other")]
     assert [path.name for path in (experiments / "ours").iterdir()] == ["eval_dev_out.json"]
     put(experiments / "ours", [record("another")])
     code, out, err = run(*words, "--folder", experiments / "ours")
     assert (code, out) == (2, "")
-    assert "other records than when the run began" in err
+    assert "its records have changed since the run began" in err
 
 
 def test_a_folder_that_cannot_be_written_leaves_the_others(run, experiments, tmp_path, monkeypatch):
@@ -587,7 +587,7 @@ def test_a_comparison_needs_a_prompt_for_it(run, experiments, tmp_path, no_model
     words = pairwise(*(experiments / side for side in SIDES), "--llm-prompt", tmp_path / "own.yaml")
     code, _, err = run(*words)
     assert code == 2
-    assert "has no prompt_pairwise" in err
+    assert "needs prompt_pairwise" in err
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_the_most_certain_of_the_first_n(run, write):
     )
     code, _, err = run("livecode-select", "--input-file", path, "--best-N", 3)
     assert code == 0
-    assert err == "note: item 2 (question_id b): confidence 1 is no number, so it ranks last\n"
+    assert err == "note: item 2 (question_id b): confidence 1 is not a number, so it ranks last\n"
     got = [one["code_list"] for one in result(path.parent / "in-livecode-3.json")]
     assert got == [["print(1)"], ["print(1)"], [""]]
 

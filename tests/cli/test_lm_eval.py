@@ -73,7 +73,7 @@ def test_bad_arguments_of_the_model(run, monkeypatch):  # noqa: F811
         "--tasks", "demo_choices", "--include_path", "configs/lm-eval",
     )  # fmt: skip
     assert code == 2
-    assert "quantise is no argument of jaxscore; is it quantize?" in err
+    assert "quantise is not an argument of jaxscore; is it quantize?" in err
 
 
 @pytest.fixture

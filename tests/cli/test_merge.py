@@ -148,7 +148,7 @@ def assert_same_reports(one, merged, *, has_contexts=True):
         path.read_text().partition("## Settings and versions")[0] for path in (page, merged_page)
     )
     merged_text = re.sub(f"- {OWN_REMARK}.*\n", "", merged_text)
-    merged_text = merged_text.replace("## Remarks\n\n\n", "")
+    merged_text = merged_text.replace("## Warnings\n\n\n", "")
     if not has_contexts:
         text, merged_text = (re.sub(r"The cat( \d)?| ", "", each) for each in (text, merged_text))
     assert merged_text == text

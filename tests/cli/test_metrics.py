@@ -217,7 +217,7 @@ def test_a_run_that_is_of_no_use_leaves_the_lexical_metrics(run, experiments):
     (experiments / "ours/eval_dev_ranking_run.trec").write_text("", encoding="utf-8")
     code, out, err = run("metrics", "--experiments-folder", experiments)
     assert code == 1
-    assert err.startswith(f"failed: {experiments}/ours: ranking: {experiments}/ours: nothing says")
+    assert err.startswith(f"failed: {experiments}/ours: ranking: {experiments}/ours: the k of")
     assert len(out[: out.index("done")].splitlines()) == 2
     (experiments / "ours/config.yaml").write_text("generation_top_k: 1", encoding="utf-8")
     code, _, err = run("metrics", "--folder", experiments / "ours", "--quiet")

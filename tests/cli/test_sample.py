@@ -263,7 +263,7 @@ def test_prompts_that_fail(run, place, asked):
         assert err == (
             f'failed: {path}:2 (id bad): field "prompt" is a whole number, expected a string\n'
             f"failed: {path}:3 (id 5): too long\n"
-            f'failed: {path}:4 (id 6): field "messages" becomes a text by the chat template alone; '
+            f'failed: {path}:4 (id 6): field "messages" needs a chat template; '
             'give --apply-chat-template, or a string "prompt"\n'
             "3 failed, the others are kept\n"
         )

@@ -161,8 +161,8 @@ def test_items_that_go_wrong_are_named_and_the_others_kept(run, write, command, 
     )  # fmt: skip
     assert all(name in err for name in bad)
     assert "6 failed, the others are kept" in err
-    assert "note: item 8 (id nulls): response 1 is no text" in err
-    assert "note: item 9 (id nan): confidence 1 is no number" in err
+    assert "note: item 8 (id nulls): response 1 is not text" in err
+    assert "note: item 9 (id nan): confidence 1 is not a number" in err
     got = result(path.parent / f"in-confidence-{suffix}.json")
     assert [one["id"] for one in got] == [one["id"] for one in HOSTILE]
     assert [("error" in one, len(one["output"])) for one in got] == [
@@ -183,7 +183,7 @@ def test_notes_are_remarks_and_failures_are_not(run, write):
     ("content", "parts"),
     [
         ("", ["in.json: the file is empty"]),
-        ("[]", ["in.json: there is no item"]),
+        ("[]", ["in.json: found no items"]),
         ('{"output": []}', ["output"]),
         ('{"a": 1}\n{"a": 2}\n', ["in.json:2: ", "JSONL"]),
         ('[{"a": 1}', ["in.json:1: not JSON"]),

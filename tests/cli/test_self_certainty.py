@@ -98,8 +98,8 @@ def test_what_is_printed(run, folder):
     reports = [f"         {path.with_suffix('')}_report.{kind}" for kind in ("md", "json", "html")]
     assert lines[4:] == [f"files    {path}", *reports, f"         {path}.run.json"]
     assert err == (
-        "failed: item 2 (session_id b): output 2: no tokens, so there is no prediction to be "
-        "certain of\n1 failed, the others are kept\n"
+        "failed: item 2 (session_id b): output 2: no tokens, so nothing is predicted\n"
+        "1 failed, the others are kept\n"
     )
     first, second = result(folder)
     assert "confidence_errors" not in first
@@ -175,7 +175,7 @@ def test_a_published_file_is_continued(run, folder, counted):
     path.write_text(json.dumps(published), encoding="utf-8")
     code, _, err = run(*flags(folder))
     assert code == 1
-    assert "1 items do not say how they were computed and are kept as they are" in err
+    assert "1 items do not record how they were computed and are kept unchanged" in err
     assert [one.split(",")[0] for one in counted] == ["item 2 (session_id b)"] * 2
     first, second = result(folder)
     assert first == published[0]
@@ -337,7 +337,7 @@ def test_outputs_that_are_too_long(run, folder):
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("[]", ["in.json: there is no item in it"]),
+        ("[]", ["in.json: found no items"]),
         ('[{"output": ["x"]}]', ['no item can be used; item 1: no field "model_input"']),
         ('{"a": 1}\n{"a": 1}\n', ["in.json:2: found more than one JSON value (JSONL?)"]),
         (

@@ -195,7 +195,7 @@ def test_suite_without_a_prompt_is_refused(run, tmp_path):
     suite.write_bytes((SUITES / "towns_A.json").read_bytes())
     ran = run(*probsem(suite, tmp_path / "out.json"))
     assert ran.code == 2
-    assert "found no prompt, expected a_b.txt or a.txt beside it, or a text as its" in ran.err
+    assert "found no prompt, expected a_b.txt or a.txt in its folder, or a text as its" in ran.err
     suite.write_text(json.dumps(read(suite) | {"prompt": "Towns."}), encoding="utf-8")
     assert run(*probsem(suite, tmp_path / "out.json")).code == 0
     suite.write_text(json.dumps(read(suite) | {"prompt": None}), encoding="utf-8")

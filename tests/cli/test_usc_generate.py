@@ -91,7 +91,7 @@ def test_a_real_model_writes(run, folder):
     assert "3 of 3 items have a reply" in out
     counts = result(folder, "in-consistency-2.json.run.json")["facts"]["counts"]
     assert counts == {"n_ended_at_the_limit": 3, "n_tokens_written": 9}
-    assert "3 replies ended at the limit, not by themselves" in err
+    assert "3 replies were cut at the limit" in err
     for record in result(folder):
         [reply] = record["output"]
         assert reply == reply.strip() != ""
@@ -194,7 +194,7 @@ def test_usage_that_cannot_work(run, folder, monkeypatch, words, part):
 def test_unusable_input(run, folder, monkeypatch):
     monkeypatch.setattr(model_flags, "load_scorer", None)
     for text, part in (
-        ("[]", "in.json: there is no item in it"),
+        ("[]", "in.json: found no items"),
         ('{"a": 1}\n{"b": 2}', "in.json:2: found more than one JSON value (JSONL?)"),
         ('[{"output": ["a"]}]', "no item can be used; item 1: no question"),
     ):

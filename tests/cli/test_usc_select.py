@@ -81,10 +81,10 @@ def test_an_answer_that_the_reply_does_not_name_is_a_fallback(run, tmp_path):
     path.write_text(json.dumps(items), encoding="utf-8")
     ran = run("usc-select", "--input", path, "--dataset-type", "close")
     assert ran.code == 0
-    reported = "the response that the reply names has no extractable answer"
+    reported = "the response that the reply names lacks an extractable answer"
     assert f"fallback, 1 of 3 items: {reported}\n" in ran.out
     assert "1 of 3 items decided by the reply, 2 by fallback" in ran.out
-    assert "note: item 1: response 0, which the reply names, has no extractable answer" in ran.err
+    assert "note: item 1: response 0, which the reply names, lacks an extractable answer" in ran.err
     got = result(tmp_path / "in-usc-close.json")
     assert [one.get("fallback") for one in got] == ["no_answer", None, "out_of_range"]
     assert [one["output"] for one in got] == [['{"answer": 1}']] * 3

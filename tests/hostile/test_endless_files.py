@@ -101,7 +101,7 @@ def test_pipe_without_end_is_refused(tmp_path, bounded):
 
     for read in (
         lambda path: list(read_jsonl(path)),
-        lambda path: read_text(path, most=1 << 20),
+        lambda path: read_text(path, max_bytes=1 << 20),
     ):
         writer = threading.Thread(target=feed)
         writer.start()

@@ -213,7 +213,7 @@ def test_any_value_as_gold(value):
         report.json().encode()
         write_array(io.StringIO(), map(dict, report.items))
     inputs = [read_inputs("an item", item, SELF_CERTAINTY.settings()) for item in items]
-    found = right_responses.read(inputs, "g")
+    found = right_responses.grade_responses(inputs, "g")
     assert found.graded[0].right == [True, False]
 
 

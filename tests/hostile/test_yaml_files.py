@@ -140,7 +140,7 @@ def test_what_is_large_ends(name, tmp_path):
         ("a: 1\nb: {c: 1, c: 2}", ":2: not usable YAML (key 'c' is there twice)"),
         ("a: 1\n? [b]\n: 2", ":2: not usable YAML (a key is a list or a mapping)"),
         ("\na: &a [*a]", ":2: not usable YAML (nested more than 100 deep)"),
-        ("a: 1\nb: !!int x", ":2: not usable YAML ('x' is no int)"),
+        ("a: 1\nb: !!int x", ":2: not usable YAML ('x' is not a valid int)"),
         ("a: " + "9" * 5000, ":1: not usable YAML ('999"),
         ("<<: {a: 1}", ":1: not usable YAML (tag tag:yaml.org,2002:merge"),
         ("a: '", ":1: not usable YAML (found unexpected end of stream"),

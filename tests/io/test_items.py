@@ -102,16 +102,22 @@ def test_a_field_that_later_items_lack_is_left_out(tmp_path):
     [
         ("", "the file is empty, expected the names of the columns and at least one row"),
         ("\n\n", "the file is empty"),
-        ("a,b\n", "there is no row, expected the names"),
+        ("a,b\n", "found no rows, expected the names"),
         ("a,b,a\n1,2,3\n", "in.csv:1: two columns have the name 'a'"),
         (
             "a,b\n1,2\n\n1\n",
             "in.csv:4: found 1 cells, expected 2, one for each column of the",
         ),
         ("a,b\n1,2,3\n", "in.csv:2: found 3 cells, expected 2"),
-        ('a,b\n1,"2\n3,4\n', "in.csv:2: the row that begins here is no csv (unexpected end of"),
-        ('a,b\n1,"2"x\n', "in.csv:2: the row that begins here is no csv ("),
-        ("a,b\n1,2\r3,4\n", "in.csv:2: the row that begins here is no csv (new-line character"),
+        (
+            'a,b\n1,"2\n3,4\n',
+            "in.csv:2: the row that begins here is not valid CSV (unexpected end of",
+        ),
+        ('a,b\n1,"2"x\n', "in.csv:2: the row that begins here is not valid CSV ("),
+        (
+            "a,b\n1,2\r3,4\n",
+            "in.csv:2: the row that begins here is not valid CSV (new-line character",
+        ),
         (b"a,b\n1,\xff\n", "in.csv:2: byte 3 is not UTF-8; save the file as UTF-8"),
     ],
 )
@@ -241,7 +247,7 @@ def test_an_array_as_windows_and_python_write_it(tmp_path):
     [
         ("", ["in.json: the file is empty, expected a JSON array of objects"]),
         (" \n", ["in.json: the file is empty"]),
-        ("[]", ["in.json: there is no item in it, expected at least one"]),
+        ("[]", ["in.json: found no items, expected at least one"]),
         ('"a"', ["in.json: found a string, expected a JSON array of objects"]),
         ('{"a": 1}\n{"a": 2}\n', ["in.json:2: found more than one JSON value (JSONL?)", "commas"]),
         ('[{"a": 1},\n{"a": }]', ["in.json:2: not JSON at column 7", "expected an array"]),
@@ -320,7 +326,7 @@ def test_tables_that_cannot_be_used(tmp_path):
             read_items(write(tmp_path, text, "in.parquet"))
     with pytest.raises(InputError, match=r'item 1, column "image": found bytes, which JSON cannot'):
         read_items(table(tmp_path, image=[b"\x00"]))
-    with pytest.raises(InputError, match="there is no item in it"):
+    with pytest.raises(InputError, match="found no items"):
         read_items(table(tmp_path, a=[]))
 
 

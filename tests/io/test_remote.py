@@ -147,7 +147,7 @@ def test_credentials_of_every_form_of_address_are_masked(scheme, place):
             assert remote.mask(shown) == shown
             if " " not in address:
                 assert "5eC" not in remote.mask(text)
-        problems = [f"{address} refused", f"403 at {remote._place(address)}", repr(address)]
+        problems = [f"{address} refused", f"403 at {remote._store_path(address)}", repr(address)]
         if "{secret}?@" not in form and "to=" not in form:  # of which it is a part
             problems += [f"bad user 'user:{SECRET}'", f"no such parameter {quote(SECRET)}"]
         for problem in problems:

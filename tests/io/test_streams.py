@@ -106,7 +106,7 @@ def test_failed_compressed_output_does_not_appear(ending, tmp_path):
 def test_compressed_parquet_is_refused(tmp_path):
     path = tmp_path / "a.parquet.gz"
     path.write_bytes(gzip.compress(b"PAR1"))
-    with pytest.raises(InputError, match="compressed within"):
+    with pytest.raises(InputError, match="compressed internally"):
         list(read_rows(path))
 
 

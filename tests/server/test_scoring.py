@@ -254,7 +254,7 @@ def test_thirty_million_blank_lines_are_refused_at_once(served):
     started = time.monotonic()
     error = refused(served.ask(SCORE, content=b"\n" * 30_000_000, headers=NDJSON), 400)
     assert time.monotonic() - started < 3
-    assert "line 1001 ends more than 1000 blank lines in a row" in error["message"]
+    assert "line 1001 ends more than 1000 empty lines in a row" in error["message"]
 
 
 def test_blank_lines_between_requests_are_skipped(served):

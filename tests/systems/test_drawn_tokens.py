@@ -240,9 +240,7 @@ def test_a_sample_of_special_tokens_alone_is_scored(scorers):
     record["token_ids"] = [[special]]
     [want] = published("tiny-qwen2", record)
     assert found.items[0]["confidence_list"] == [pytest.approx(want, abs=1e-4), None]
-    assert [why for _, why in found.failures] == [
-        "output 2: no tokens, so there is no prediction to be certain of"
-    ]
+    assert [why for _, why in found.failures] == ["output 2: no tokens, so nothing is predicted"]
 
 
 def test_other_fields_than_the_published_ones_have_no_ids(scorers, drawn):

@@ -74,8 +74,8 @@ def test_prompts_of_a_table(tmp_path):
         ({"messages": [{"role": 1, "content": ""}]}, '"role" is a whole number, expected a string'),
         ({"messages": [{**SAID[1], "tool_calls": [{}]}]}, "message 1 has tool_calls, which is not"),
         ({"messages": [{**SAID[1], "reasoning_content": "b"}]}, "message 1 has reasoning_content"),
-        ({"prompt": "a", "output": ["b"]}, 'field "output" is one of those that the item gets'),
-        ({"prompt": "a", "error": "x"}, 'field "error" is one of those that the item gets; rename'),
+        ({"prompt": "a", "output": ["b"]}, 'field "output" has the name of a result'),
+        ({"prompt": "a", "error": "x"}, 'field "error" has the name of a result; rename'),
     ],
 )
 def test_a_prompt_that_cannot_be_used_fails_alone(tmp_path, bad, why):
@@ -188,7 +188,7 @@ def test_what_no_text_can_be_made_of(scorers, monkeypatch):
     plain, said = "Who ran?", SAID
     with pytest.raises(InputError, match="give --apply-chat-template, or a string"):
         sample.model_input(encoder, said, chat=False, system=None)
-    with pytest.raises(InputError, match="a system message of its own, and --system gives another"):
+    with pytest.raises(InputError, match="two system messages, the item's and --system"):
         sample.model_input(encoder, said, chat=True, system="x")
     template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
     monkeypatch.setattr(encoder.tokenizer, "chat_template", template)

@@ -59,7 +59,7 @@ def test_the_prompt_to_the_letter():
     )
     assert first.added["responses"] == ["one", "two"]
     assert "question: Who?\nResponse 0: me\n\nEvaluate" in second.text
-    braces = usc_generate.prompt("{question} مرحبا", ["{0}", "\\n"])
+    braces = usc_generate.render_prompt("{question} مرحبا", ["{0}", "\\n"])
     assert "question: {question} مرحبا\nResponse 0: {0}\n\nResponse 1: \\n\n\n" in braces
 
 
@@ -78,7 +78,7 @@ def test_the_prompt_to_the_letter():
     ],
 )
 def test_where_the_question_is(given, want):
-    assert usc_generate.question(given) == want
+    assert usc_generate.read_question(given) == want
 
 
 def test_items_that_cannot_be_used_do_not_cost_the_others(scorers, replies):

@@ -140,12 +140,12 @@ def test_families_that_the_cpu_does_not_score_do_not_pass(
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["attention", "experts"])
 def test_kernels(monkeypatch, capsys, part):
-    kernels.run(dataclasses.replace(SMALL, part=part))
+    kernels.run(dataclasses.replace(SMALL, subject=part))
     out = capsys.readouterr().out
     assert len(texts(out, "PASS")) == len(texts(out, "NOTE")) > 2
     assert not fails(out)
     monkeypatch.setattr(kernels, "ALLOWED", dict.fromkeys(kernels.ALLOWED, 1e-12))
-    kernels.run(dataclasses.replace(SMALL, part=part))
+    kernels.run(dataclasses.replace(SMALL, subject=part))
     assert fails(capsys.readouterr().out)
 
 
@@ -173,7 +173,7 @@ def test_a_kernel_that_is_wrong_fails_and_the_next_runs(capsys):
 
 @pytest.mark.parametrize("part", ["attention", "experts", "replacement"])
 def test_a_device_without_kernels_is_skipped(capsys, part):
-    kernels.run(Options(part=part))
+    kernels.run(Options(subject=part))
     [entry] = records(capsys.readouterr().out)
     assert entry["verdict"] == "SKIPPED"
     assert entry["text"].startswith(f"{part}: there is no such kernel on this device")
@@ -286,7 +286,7 @@ def test_bits_of_two_processes_are_compared(capsys):
 def test_memory_is_left_alone_on_a_cpu(capsys):
     memory.run(SMALL)
     [text] = texts(capsys.readouterr().out, "SKIPPED")
-    assert text == "out of memory: this device has no limit of its own"
+    assert text == "out of memory: this device does not report a limit"
 
 
 @pytest.mark.slow
@@ -313,14 +313,14 @@ def test_too_large_a_batch_is_halved(monkeypatch, capsys):
     assert text.startswith("out of memory: did not fit: 8 x 64, 4 x 64; halved and scored")
 
 
-PARTS = [section.part for section in check_device.SECTIONS if section.group == "speed"]
+PARTS = [section.subject for section in check_device.SECTIONS if section.group == "speed"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [part for part in PARTS if part != speed.SHARED])
 def test_speed(monkeypatch, capsys, part):
     monkeypatch.setattr(speed, "datasheet_peak", lambda kind: 1e15)
-    speed.run(dataclasses.replace(SMALL, part=part))
+    speed.run(dataclasses.replace(SMALL, subject=part))
     out = capsys.readouterr().out
     rows = [entry["figures"] for entry in records(out)]
     assert [row["batch"] for row in rows] == ["4 x 64"]
@@ -341,7 +341,7 @@ def test_speed(monkeypatch, capsys, part):
 
 @pytest.mark.slow
 def test_speed_of_a_shared_prompt(capsys):
-    speed.run(dataclasses.replace(SMALL, part=speed.SHARED))
+    speed.run(dataclasses.replace(SMALL, subject=speed.SHARED))
     out = capsys.readouterr().out
     shared, unshared = texts(out, "PASS")
     assert "16 continuations of 8 tokens on one prompt of 96" in shared
@@ -366,13 +366,13 @@ def test_an_unknown_device_has_no_mfu():
 
 def test_speed_leaves_out_what_does_not_fit(monkeypatch, capsys):
     monkeypatch.setattr(random_model, "memory_limit", lambda: 1000)
-    speed.run(dataclasses.replace(SMALL, part="Qwen2.5-7B"))
+    speed.run(dataclasses.replace(SMALL, subject="Qwen2.5-7B"))
     [text] = texts(capsys.readouterr().out, "SKIPPED")
     assert "Qwen2.5-7B, 2 of 28 layers, width 64: does not fit: " in text
 
 
 def test_speed_begins_nothing_when_its_time_is_over(capsys):
-    speed.run(Options(small=True, ends=0.0, part="Qwen2.5-0.5B"))
+    speed.run(Options(small=True, ends=0.0, subject="Qwen2.5-0.5B"))
     out = capsys.readouterr().out
     [text] = texts(out, "SKIPPED")
     assert text.endswith("rows of 64: no time left")
@@ -381,7 +381,7 @@ def test_speed_begins_nothing_when_its_time_is_over(capsys):
 
 @pytest.mark.slow
 def test_scores_and_speed_against_pytorch(tmp_path, capsys):
-    options = Options(small=True, part="cpu", folder=tmp_path)
+    options = Options(small=True, subject="cpu", folder=tmp_path)
     against_torch.run_torch(options)
     against_torch.run_jaxscore(options)
     out = capsys.readouterr().out
@@ -400,7 +400,7 @@ def test_scores_and_speed_against_pytorch(tmp_path, capsys):
 
 def test_no_pytorch_is_skipped_with_a_sentence(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(against_torch.importlib.util, "find_spec", lambda name: None)
-    options = Options(small=True, part="gpu", folder=tmp_path)
+    options = Options(small=True, subject="gpu", folder=tmp_path)
     against_torch.run_torch(options)
     against_torch.run_jaxscore(options)
     [entry] = records(capsys.readouterr().out)
@@ -469,7 +469,7 @@ def test_sections_in_processes_of_their_own(tmp_path, capfd):
     out = capfd.readouterr().out
     assert (tmp_path / check_device.NAME).read_text() == out
     assert "PASS    vocabulary of 5003" in out
-    assert "SKIPPED out of memory: this device has no limit of its own" in out
+    assert "SKIPPED out of memory: this device does not report a limit" in out
     assert "| vocabulary | PASS | 2 | 0 | 0 |" in out
     assert "| memory | SKIPPED | 0 | 0 | 1 |" in out
     assert "- versions: jaxscore " in out
@@ -612,7 +612,7 @@ def test_tables_have_unknown_mfu_empty_and_the_cause_of_a_failure():
 
 def test_every_step_of_a_section_exists():
     assert {step for section in check_device.SECTIONS for step in section.steps} <= set(child.RUN)
-    parts = [s.part for s in check_device.SECTIONS if s.group == "kernels"]
+    parts = [s.subject for s in check_device.SECTIONS if s.group == "kernels"]
     assert set(parts) == set(kernels.CASES)
     assert set(PARTS) - {speed.SHARED} < set(shapes.SHAPES)
 

@@ -84,7 +84,7 @@ def test_names_differ_and_some_are_not_ascii() -> None:
 
 
 def test_every_kind_occurs_and_decodes(tokenizer: Tokenizer, documents: list[Document]) -> None:
-    counts = Counter(document.kind for document in documents)
+    counts = Counter(document.document_type for document in documents)
     assert set(counts) == set(KINDS)
     assert min(counts.values()) > 50
     for document in documents[:300]:
@@ -101,22 +101,22 @@ def test_path_documents_have_the_prompt_of_the_evaluation(documents: list[Docume
     )
     found = Counter()
     for document in documents:
-        if document.kind != "path":
+        if document.document_type != "path":
             continue
         prompt, answer, end = document.segments
         match = form.fullmatch(prompt.text)
         assert match is not None
         assert match["system"] in prompts.SYSTEM_PROMPTS
         assert end.text == prompts.EOS
-        assert answer.own == (not answer.text.startswith(" "))
+        assert answer.is_separate == (not answer.text.startswith(" "))
         if match["path"]:
             assert match["path"].split(" -> ")[-1] == answer.text.strip()
-        found[answer.own, bool(match["path"])] += 1
+        found[answer.is_separate, bool(match["path"])] += 1
     assert min(found[own, supported] for own in (0, 1) for supported in (0, 1)) > 5
 
 
 def test_an_own_answer_is_tokenized_alone(tokenizer: Tokenizer, documents: list[Document]) -> None:
-    document = next(d for d in documents if d.kind == "path" and d.segments[1].own)
+    document = next(d for d in documents if d.document_type == "path" and d.segments[1].is_separate)
     prompt, answer, end = (segment.text for segment in document.segments)
     alone = tokenizer.encode(answer, add_special_tokens=False).ids
     closing = tokenizer.encode(end, add_special_tokens=False).ids
@@ -158,7 +158,7 @@ def test_labels_are_marked_with_their_kind(tokenizer: Tokenizer) -> None:
 def test_a_slip_is_not_learned_and_what_follows_it_is_new(
     tokenizer: Tokenizer, documents: list[Document]
 ) -> None:
-    slipped = [d for d in documents if d.kind == "reasoned" and len(d.segments) == 5]
+    slipped = [d for d in documents if d.document_type == "reasoned" and len(d.segments) == 5]
     assert len(slipped) > 5
     for document in slipped:
         prompt, before, wrong, after, _ = document.segments
@@ -206,7 +206,7 @@ def test_a_trie_holds_each_document_once(
 
 def test_a_label_is_cheap(tokenizer: Tokenizer, groups: list[list[Document]]) -> None:
     for kind, most in (("choice", 45), ("letter", 40), ("truth", 25), ("judge", 40)):
-        own = [group for group in groups if group[0].kind == kind]
+        own = [group for group in groups if group[0].document_type == kind]
         tries = [merge([encode_document(tokenizer, d) for d in group]) for group in own]
         labels = sum(weight == LABEL for trie in tries for weight in trie.weight)
         assert sum(len(trie.ids) for trie in tries) / labels < most, kind
@@ -222,20 +222,22 @@ def test_label_documents_are_the_prompts_of_the_evaluation(documents: list[Docum
         "truth": re.compile(r"[^\n]+\nAnswer True or False\.\n[^\n]+\.\nThe correct answer is:\n"),
     }
     for document in documents:
-        if document.kind in form:
-            assert form[document.kind].fullmatch(document.segments[0].text)
-        if document.kind == "judge":
+        if document.document_type in form:
+            assert form[document.document_type].fullmatch(document.segments[0].text)
+        if document.document_type == "judge":
             prompt, label, _ = document.segments
             golden, said = re.search(
                 r"Golden answer: (.*) \n Generated answer: (.*)<\|eot_id\|>", prompt.text
             ).groups()
-            assert label.own  # the judge asks for what follows a prompt encoded alone
+            assert label.is_separate  # the judge asks for what follows a prompt encoded alone
             right = any(name.strip("'\"") in said for name in golden[1:-1].split(", "))
             assert label.text == ("Yes" if right else "No")
 
 
 def test_labels_are_balanced(documents: list[Document]) -> None:
-    found = Counter((d.kind, d.segments[1].text.strip()) for d in documents if len(d.segments) > 1)
+    found = Counter(
+        (d.document_type, d.segments[1].text.strip()) for d in documents if len(d.segments) > 1
+    )
     for kind, labels in (("truth", ("True", "False")), ("judge", ("Yes", "No"))):
         assert found[kind, labels[0]] == pytest.approx(found[kind, labels[1]], rel=0.1)
     assert found["choice", "A"] == pytest.approx(found["choice", "B"], rel=0.25)

@@ -1,1 +1,1 @@
-"""What `tools/bench.py` measures, one module a kind of workload."""
+"""The benchmarks of `tools/bench.py`, one module per type of workload."""

@@ -20,8 +20,8 @@ def run(chosen: list[str], turns: int, letters: str, small: bool) -> None:
     """Print a table for each of the chosen workloads.
 
     Args:
-        chosen: of NAMES.
-        letters: contenders, of CONTENDERS.
+        chosen: some of NAMES.
+        letters: the letters of CONTENDERS to run.
         small: 2 layers of width 256.
     """
     layers, width = (2, 256) if small else (12, 768)
@@ -34,8 +34,10 @@ def run(chosen: list[str], turns: int, letters: str, small: bool) -> None:
         print("matmul peak, GFLOP/s:", {CONTENDERS[k]: round(v) for k, v in peaks.items()})
         for workload in chosen:
             if workload == "prefix":
-                ours = {letter: worker for letter, worker in workers.items() if letter in "cde"}
-                report_prefix(ours, turns, *prefix_pair(VOCABULARY, small))
+                jax_workers = {
+                    letter: worker for letter, worker in workers.items() if letter in "cde"
+                }
+                report_prefix(jax_workers, turns, *prefix_pair(VOCABULARY, small))
                 continue
             requests = todo[workload]
             message: Any = (requests, WRITTEN) if workload == "write" else requests
@@ -59,8 +61,8 @@ def run(chosen: list[str], turns: int, letters: str, small: bool) -> None:
 
 
 def flops(requests: list[Tokens], facts: dict[str, Any], width: int, layers: int, V: int) -> float:
-    """Of the products that a perfect scorer must do: linear layers of unique tokens, the head of
-    scored ones. Attention is left out: it is a few per cent here."""
+    """Count the products of a perfect scorer: linear layers of unique tokens, the head of scored
+    ones. Attention, a few per cent here, is left out."""
     return 2.0 * (facts["unique"] * 12 * layers * width**2 + facts["scored"] * width * V)
 
 
@@ -97,10 +99,10 @@ def report_prefix(
                 ratios.append(asked_s / facts["unique"] / per_token)
             print(f"\rprefix turn {turn} {letter} {asked_s:.1f} s  ", end="", file=sys.stderr)
         print(file=sys.stderr)
-        given, unique = facts["given"], facts["unique"]
+        n_tokens, unique = facts["given"], facts["unique"]
         print(
-            f"  {CONTENDERS[letter]:16}{given} tokens given, {unique} unique; a unique token costs "
-            f"{statistics.median(ratios):.2f} of one in texts that share nothing "
+            f"  {CONTENDERS[letter]:16}{n_tokens} tokens given, {unique} unique; a unique token "
+            f"costs {statistics.median(ratios):.2f} of one in texts that share nothing "
             f"({min(ratios):.2f} to {max(ratios):.2f})"
         )
         print(f"  programs: {facts['shapes']}")
@@ -115,12 +117,12 @@ def report(
     peaks: dict[str, float],
     shape: tuple[int, int, int],
 ) -> None:
-    """One workload's table; ratios are medians of the turns' ratios."""
-    ours = next((facts[k] for k in "cde" if k in facts), None)
-    given = sum(len(r.ids) for r in requests)
-    line = f"\n{workload}: {len(requests)} requests, {given} tokens given"
-    if ours:
-        line += f", {ours['unique']} unique, {ours['scored']} scored"
+    """Print one workload's table; ratios are medians of the turns' ratios."""
+    jax_facts = next((facts[k] for k in "cde" if k in facts), None)
+    n_tokens = sum(len(r.ids) for r in requests)
+    line = f"\n{workload}: {len(requests)} requests, {n_tokens} tokens given"
+    if jax_facts:
+        line += f", {jax_facts['unique']} unique, {jax_facts['scored']} scored"
     print(line)
     print(f"  {'':16}{'median s':>9}{'given tok/s':>13}{'vs a':>7}{'vs b':>7}"
           f"{'of peak':>9}{'MB so far':>10}{'compiles':>10}{'worst diff':>12}")  # fmt: skip
@@ -134,7 +136,9 @@ def report(
             for k in "ab"
         ]
         share = (
-            f"{flops(requests, ours, *shape) / median / 1e9 / peaks[letter]:.0%}" if ours else "-"
+            f"{flops(requests, jax_facts, *shape) / median / 1e9 / peaks[letter]:.0%}"
+            if jax_facts
+            else "-"
         )
         fact = facts[letter]
         compiles = f"{fact['compiled']}/{fact['compile_s']:.1f}s" if fact["compiled"] else "-"
@@ -144,8 +148,8 @@ def report(
             if len(x)
         )
         print(
-            f"  {CONTENDERS[letter]:16}{median:9.2f}{given / median:13.0f}{ratios[0]:>7}"
+            f"  {CONTENDERS[letter]:16}{median:9.2f}{n_tokens / median:13.0f}{ratios[0]:>7}"
             f"{ratios[1]:>7}{share:>9}{fact['peak_mb']:10.0f}{compiles:>10}{worst:12.1e}"
         )
-    if ours:
-        print(f"  shapes compiled so far (rows, row length): {ours['shapes']}")
+    if jax_facts:
+        print(f"  shapes compiled so far (rows, row length): {jax_facts['shapes']}")

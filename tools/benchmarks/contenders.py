@@ -1,4 +1,4 @@
-"""PyTorch and jaxscore on the same requests, each in a process of its own."""
+"""PyTorch and jaxscore on the same requests, each in a separate process."""
 
 import multiprocessing
 import resource
@@ -65,19 +65,19 @@ class TorchContender:
         out: list[Any] = [None] * len(requests)
         with torch.inference_mode():
             for first in range(0, len(order), self.batch):
-                part = order[first : first + self.batch]
-                longest = max(len(requests[k].ids) for k in part)
-                ids = torch.zeros(len(part), longest, dtype=torch.long)
+                chunk = order[first : first + self.batch]
+                longest = max(len(requests[k].ids) for k in chunk)
+                ids = torch.zeros(len(chunk), longest, dtype=torch.long)
                 mask = torch.zeros_like(ids)
-                for row, k in enumerate(part):
+                for row, k in enumerate(chunk):
                     n = len(requests[k].ids)
                     ids[row, :n] = torch.from_numpy(requests[k].ids)
                     mask[row, :n] = 1
-                extra = {"attention_mask": mask} if len(part) > 1 else {}
+                extra = {"attention_mask": mask} if len(chunk) > 1 else {}
                 logits = self.model(ids, use_cache=False, **extra).logits
                 logprob = torch.log_softmax(logits[:, :-1].float(), dim=-1)
                 logprob = logprob.gather(2, ids[:, 1:, None])[:, :, 0].numpy()
-                for row, k in enumerate(part):
+                for row, k in enumerate(chunk):
                     request = requests[k]
                     out[k] = logprob[row, max(request.start, 1) - 1 : len(request.ids) - 1].copy()
         return out
@@ -87,13 +87,13 @@ class TorchContender:
         torch = self.torch
         out: list[np.ndarray] = []
         for first in range(0, len(requests), self.batch):
-            part = requests[first : first + self.batch]
-            longest = max(len(one.ids) for one in part)
-            ids = torch.zeros(len(part), longest, dtype=torch.long)
+            chunk = requests[first : first + self.batch]
+            longest = max(len(request.ids) for request in chunk)
+            ids = torch.zeros(len(chunk), longest, dtype=torch.long)
             mask = torch.zeros_like(ids)
-            for row, one in enumerate(part):
-                ids[row, longest - len(one.ids) :] = torch.from_numpy(one.ids)
-                mask[row, longest - len(one.ids) :] = 1
+            for row, request in enumerate(chunk):
+                ids[row, longest - len(request.ids) :] = torch.from_numpy(request.ids)
+                mask[row, longest - len(request.ids) :] = 1
             written = self.model.generate(
                 ids, attention_mask=mask, max_new_tokens=n_new, do_sample=False, pad_token_id=0
             )
@@ -129,16 +129,16 @@ class JaxContender:
         scorer = self.scorer
         scorer.begin_output()
         scores = scorer.score_sequences([TokenSequence(r.ids, r.start) for r in requests])
-        return [one.logprob for one in scores]
+        return [scored.logprob for scored in scores]
 
     def write(self, requests: list[Tokens], n_new: int) -> list[np.ndarray]:
         from jaxscore.engine.generation import Generator
         from jaxscore.types.requests import GenerationRequest
 
         generator = Generator(self.scorer)
-        generator.encoder = OfIds([one.ids for one in requests], self.scorer.encoder)
+        generator.encoder = OfIds([request.ids for request in requests], self.scorer.encoder)
         asked = [GenerationRequest(k, str(k), n_new) for k in range(len(requests))]
-        return [one.token_ids for one in generator.generate(asked)]
+        return [text.token_ids for text in generator.generate(asked)]
 
     def facts(self) -> dict[str, Any]:
         s = self.scorer
@@ -165,7 +165,7 @@ class JaxContender:
 
 
 class OfIds:
-    """An encoder whose text k is the k-th list of ids: the benchmark has no text."""
+    """An encoder whose text k is the k-th list of ids, since the benchmark has only ids."""
 
     def __init__(self, ids: list[np.ndarray], encoder: Any) -> None:
         self.ids, self.tokenizer = ids, encoder.tokenizer
@@ -185,11 +185,13 @@ class SelectiveTorchContender:
         from transformers import AutoModelForCausalLM
 
         self.torch = torch
-        kind = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
-        place: tuple[Any, dict[str, Any]] = (folder, {})
+        options = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+        location: tuple[Any, dict[str, Any]] = (folder, {})
         if folder.is_file():
-            place = folder.parent, {"gguf_file": folder.name}
-        self.model = AutoModelForCausalLM.from_pretrained(place[0], **place[1], **kind).eval()
+            location = folder.parent, {"gguf_file": folder.name}
+        self.model = AutoModelForCausalLM.from_pretrained(
+            location[0], **location[1], **options
+        ).eval()
 
     def run(self, requests: list[Tokens]) -> list[np.ndarray]:
         """Log-probabilities of each request's scored tokens."""
@@ -197,8 +199,8 @@ class SelectiveTorchContender:
         groups: dict[tuple[bytes, int], list[int]] = {}
         for k, request in enumerate(requests):
             is_label = request.start == len(request.ids) - 1
-            own = request.ids[: request.start] if is_label else request.ids
-            groups.setdefault((own.tobytes(), -1 if is_label else k), []).append(k)
+            prefix_ids = request.ids[: request.start] if is_label else request.ids
+            groups.setdefault((prefix_ids.tobytes(), -1 if is_label else k), []).append(k)
         order = sorted(groups.values(), key=lambda group: len(requests[group[0]].ids))
         out: list[Any] = [None] * len(requests)
         with torch.inference_mode():
@@ -212,17 +214,17 @@ class SelectiveTorchContender:
         ids = torch.zeros(len(groups), longest, dtype=torch.long)
         mask = torch.zeros_like(ids)
         for row, group in enumerate(groups):
-            own = requests[group[0]].ids[:-1]
-            ids[row, : len(own)] = torch.from_numpy(own)
-            mask[row, : len(own)] = 1
+            input_ids = requests[group[0]].ids[:-1]
+            ids[row, : len(input_ids)] = torch.from_numpy(input_ids)
+            mask[row, : len(input_ids)] = 1
         states = self.model.base_model(ids, attention_mask=mask, use_cache=False)[0]
         for row, group in enumerate(groups):
             request = requests[group[0]]
             scored = states[row, max(request.start, 1) - 1 : len(request.ids) - 1]
             logprob = torch.log_softmax(self.model.get_output_embeddings()(scored).float(), dim=-1)
             for k in group:
-                own = requests[k]
-                targets = torch.from_numpy(own.ids[max(own.start, 1) :]).long()
+                request = requests[k]
+                targets = torch.from_numpy(request.ids[max(request.start, 1) :]).long()
                 out[k] = logprob.gather(1, targets[:, None])[:, 0].numpy().copy()
 
     def facts(self) -> dict[str, Any]:
@@ -243,27 +245,29 @@ def best_rate(product: Any, flops: float) -> float:
 def serve(name: str, folder: Path, connection: Connection) -> None:
     """A contender's process: answers requests, (requests, tokens to write), "facts", "peak" and
     "cpu" (seconds of the process) until it receives None."""
-    made: Any
+    contender: Any
     if name in "ab":
-        made = TorchContender(folder, 1 if name == "a" else BATCH)
+        contender = TorchContender(folder, 1 if name == "a" else BATCH)
     elif name in "fg":
-        made = SelectiveTorchContender(folder, "float32" if name == "f" else "bfloat16")
+        contender = SelectiveTorchContender(folder, "float32" if name == "f" else "bfloat16")
     elif name == "l":
-        made = LlamaContender(folder)
+        contender = LlamaContender(folder)
     else:
         dtype = "float32" if name in "ch" else "bfloat16"
-        made = JaxContender(folder, dtype, "int8" if name == "e" else None, name == "h")
+        contender = JaxContender(folder, dtype, "int8" if name == "e" else None, name == "h")
     while (message := connection.recv()) is not None:
         if message == "peak":
-            connection.send(made.peak())
+            connection.send(contender.peak())
         elif message == "cpu":
             connection.send(time.process_time())
         elif message == "facts":
             rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            connection.send({**made.facts(), "peak_mb": rss})
+            connection.send({**contender.facts(), "peak_mb": rss})
         else:
             started = time.perf_counter()
-            out = made.write(*message) if isinstance(message, tuple) else made.run(message)
+            out = (
+                contender.write(*message) if isinstance(message, tuple) else contender.run(message)
+            )
             connection.send((time.perf_counter() - started, out))
 
 
@@ -272,10 +276,10 @@ class Worker:
 
     def __init__(self, name: str, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(name, folder, theirs), daemon=True)
+        self.connection, child_end = context.Pipe()
+        self.process = context.Process(target=serve, args=(name, folder, child_end), daemon=True)
         self.process.start()
-        theirs.close()
+        child_end.close()
 
     def ask(self, message: Any) -> Any:
         self.connection.send(message)

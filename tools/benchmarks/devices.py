@@ -27,9 +27,9 @@ def run(counts: list[int], *, small: bool) -> bool:
         want: dict[str, np.ndarray] | None = None
         good = True
         for n in counts:
-            facts, found = scored(folder, n, SMALL_WORKLOADS if small else WORKLOADS)
-            want = found if want is None else want
-            other = different(want, found)
+            facts, actual = scored(folder, n, SMALL_WORKLOADS if small else WORKLOADS)
+            want = actual if want is None else want
+            other = different(want, actual)
             good &= not other
             bits = "the same" if not other else f"DIFFERENT in {other} of {n_numbers(want)} numbers"
             print(
@@ -54,11 +54,11 @@ def scored(folder: Path, n: int, names: list[str]) -> tuple[dict[str, Any], dict
         return json.loads(ran.stdout), dict(columns)
 
 
-def different(want: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> int:
-    """How many numbers have other bits; all of them if their count differs."""
-    if {name: a.shape for name, a in want.items()} != {name: a.shape for name, a in found.items()}:
+def different(want: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> int:
+    """Count the numbers with other bits; all of them if their count differs."""
+    if {name: a.shape for name, a in want.items()} != {name: a.shape for name, a in actual.items()}:
         return n_numbers(want)
-    return sum(int((_bits(want[name]) != _bits(found[name])).sum()) for name in want)
+    return sum(int((_bits(want[name]) != _bits(actual[name])).sum()) for name in want)
 
 
 def n_numbers(columns: dict[str, np.ndarray]) -> int:
@@ -66,5 +66,5 @@ def n_numbers(columns: dict[str, np.ndarray]) -> int:
 
 
 def _bits(column: np.ndarray) -> np.ndarray:
-    """As integers, so that a NaN is itself and 0 is not -0."""
+    """View numbers as integers, so that a NaN equals itself and 0 differs from -0."""
     return column.view(np.uint32) if column.dtype == np.float32 else column

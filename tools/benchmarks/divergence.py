@@ -24,7 +24,7 @@ def run(turns: int, *, small: bool) -> None:
     from jaxscore.plan.requests import TokenSequence
 
     requests = token_requests.workloads(VOCABULARY)["plain"][: 4 if small else None]
-    sequences = [TokenSequence(one.ids, one.start) for one in requests]
+    sequences = [TokenSequence(request.ids, request.start) for request in requests]
     with tempfile.TemporaryDirectory() as folder:
         make_checkpoint(Path(folder), small)
         for name, options in REFERENCES.items():
@@ -37,20 +37,20 @@ def _measure(folder: str, name: str, q: dict[str, Any], sequences: list[Any], tu
     reference = {f"reference_{key}": value for key, value in q.items()}
     both = DivergenceScorer.from_pretrained(folder, folder, dtype="float32", **reference)
     scorers = Scorer.from_pretrained(folder, dtype="float32"), Scorer.from_pretrained(folder, **q)
-    runs = *((one, ()) for one in scorers), (both, both.model.functions.measures)
+    runs = *((scorer, ()) for scorer in scorers), (both, both.model.functions.measures)
     taken: dict[str, list[list[float]]] = {clock: [] for clock in CLOCKS}
     for turn in range(turns + 1):
-        own: dict[str, list[float]] = {clock: [] for clock in CLOCKS}
+        turn_seconds: dict[str, list[float]] = {clock: [] for clock in CLOCKS}
         for scorer, measures in runs:
             before = {clock: read() for clock, read in CLOCKS.items()}
             scorer.score_sequences(sequences, measures=measures)
             for clock, read in CLOCKS.items():
-                own[clock].append(read() - before[clock])
+                turn_seconds[clock].append(read() - before[clock])
         if turn:  # the first compiles
-            for clock, seconds in own.items():
+            for clock, seconds in turn_seconds.items():
                 taken[clock].append(seconds)
     apart = statistics.median(p + q for p, q, _ in taken["wall"])
-    n_scored = sum(one.n_scored for one in sequences)
+    n_scored = sum(sequence.n_scored for sequence in sequences)
     print(
         f"\ndivergence, float32 against {name}: {len(sequences)} texts that share nothing, "
         f"{n_scored} tokens scored, {apart:.2f} s one after the other; at once, medians of {turns} "

@@ -48,42 +48,42 @@ def run(turns: int, against: Path | None, *, small: bool) -> None:
             versions[version].mkdir()
             (versions[version] / "jaxscore").symlink_to(root / "jaxscore")
         random_llama.write(folder, random_llama.TINY)
-        kinds = [kind._replace(n=320) if small else kind for kind in KINDS]
-        stream.write_requests(folder / "requests.jsonl", max(kind.n for kind in kinds), TOKENS)
-        for kind in kinds:
+        kinds = [work._replace(n=320) if small else work for work in KINDS]
+        stream.write_requests(folder / "requests.jsonl", max(work.n for work in kinds), TOKENS)
+        for work in kinds:
             taken: dict[str, list[dict[str, Any]]] = {name: [] for name in versions}
             for _ in range(turns):
                 for version, root in versions.items():
-                    taken[version].append(one_turn(root, kind, folder))
-            print(f"{kind.name}, {kind.n} requests")
+                    taken[version].append(one_turn(root, work, folder))
+            print(f"{work.name}, {work.n} requests")
             for version, facts in taken.items():
-                print(f"  {version:8} {describe_result(kind, facts)}", flush=True)
+                print(f"  {version:8} {describe_result(work, facts)}", flush=True)
             if against is not None:
                 pairs = zip(taken["against"], taken["here"], strict=True)
-                ratios = [other["seconds"] / own["seconds"] for other, own in pairs]
+                ratios = [other["seconds"] / current["seconds"] for other, current in pairs]
                 print(f"  ratio    {statistics.median(ratios):.2f}", flush=True)
 
 
-def one_turn(root: Path, kind: Kind, folder: Path) -> dict[str, Any]:
-    """What `host_work.py` of this folder measures of the package in `root`."""
+def one_turn(root: Path, work: Kind, folder: Path) -> dict[str, Any]:
+    """Measure the package in `root` by `host_work.py` of this folder."""
     script = Path(__file__).with_name("host_work.py")
     paths = f"{root}{os.pathsep}{ROOT}"
     done = subprocess.run(
-        [sys.executable, str(script), kind.work, str(folder), str(kind.n), str(kind.rate)],
+        [sys.executable, str(script), work.work, str(folder), str(work.n), str(work.rate)],
         env=os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"host_work.py {kind.work} ended with {done.returncode}:\n{done.stderr}")
+        raise SystemExit(f"host_work.py {work.work} ended with {done.returncode}:\n{done.stderr}")
     facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return facts
 
 
-def describe_result(kind: Kind, facts: list[dict[str, Any]]) -> str:
-    seconds = statistics.median(one["seconds"] for one in facts)
-    rate = statistics.median(one["tokens"] / one["seconds"] for one in facts)
-    busy = statistics.median(one["busy"] for one in facts)
-    share = f", device busy {100 * busy:.0f} % of the time" if kind.rate < ENDLESS else ""
+def describe_result(work: Kind, facts: list[dict[str, Any]]) -> str:
+    seconds = statistics.median(turn["seconds"] for turn in facts)
+    rate = statistics.median(turn["tokens"] / turn["seconds"] for turn in facts)
+    busy = statistics.median(turn["busy"] for turn in facts)
+    share = f", device busy {100 * busy:.0f} % of the time" if work.rate < ENDLESS else ""
     return f"{seconds:6.2f} s, {rate:9,.0f} unique tokens per second{share}"

@@ -1,4 +1,4 @@
-"""One turn of `host`, in a process of its own: `host_work.py WORK FOLDER N RATE`, facts as JSON.
+"""One turn of `host`, in a separate process: `host_work.py WORK FOLDER N RATE`, facts as JSON.
 
 It runs against whichever jaxscore PYTHONPATH names, so that two versions can be compared.
 """
@@ -110,11 +110,11 @@ def text(folder: Path, n: int) -> tuple[float, int]:
     texts, scorer = texts_of(folder, n), loaded(folder)
     scorer.score(texts[:10])
     started = time.perf_counter()
-    found = scorer.score(texts)
+    results = scorer.score(texts)
     took = time.perf_counter() - started
-    assert len(found) == n
-    assert all(one.error is None for one in found)
-    return took, sum(one.n_tokens for one in found)
+    assert len(results) == n
+    assert all(result.error is None for result in results)
+    return took, sum(result.n_tokens for result in results)
 
 
 def stream(folder: Path, n: int) -> tuple[float, int]:
@@ -122,7 +122,7 @@ def stream(folder: Path, n: int) -> tuple[float, int]:
     texts, scorer = texts_of(folder, n), loaded(folder)
     scorer.score(texts[:10])
     started = time.perf_counter()
-    n_tokens = sum(one.n_tokens for one in scorer.stream(texts))
+    n_tokens = sum(result.n_tokens for result in scorer.stream(texts))
     return time.perf_counter() - started, n_tokens
 
 
@@ -150,10 +150,10 @@ def shards(folder: Path, n: int) -> tuple[float, int, dict[str, Any]]:
     def timed(function: Any) -> Any:
         def run(*values: Any) -> Any:
             started = time.perf_counter()
-            found = function(*values)
-            found = list(found) if isinstance(found, Iterator) else found
+            result = function(*values)
+            result = list(result) if isinstance(result, Iterator) else result
             listing[0] += time.perf_counter() - started
-            return found
+            return result
 
         return run
 
@@ -172,7 +172,7 @@ def shards(folder: Path, n: int) -> tuple[float, int, dict[str, Any]]:
         stop.set()
         watching.join()
     parts = np.array_split(memory, 10)
-    facts = {"rss": [int(max(part)) for part in parts if len(part)], "listing": listing[0]}
+    facts = {"rss": [int(max(chunk)) for chunk in parts if len(chunk)], "listing": listing[0]}
     n_tokens = sum(_unique(path) for path in (folder / "out").glob("*.jsonl"))
     return took, n_tokens, facts
 
@@ -209,7 +209,7 @@ def ids(folder: Path, n: int) -> tuple[float, int]:
     scorer.score_sequences(asked[:10])
     started = time.perf_counter()
     windows = (asked[k : k + 8192] for k in range(0, n, 8192))
-    n_found = sum(len(found) for found in scorer.engine.run(windows))
+    n_found = sum(len(scores) for scores in scorer.engine.run(windows))
     took = time.perf_counter() - started
     assert n_found == n
     return took, scorer.statistics.tokens_unique
@@ -224,8 +224,8 @@ def plan(folder: Path, n: int) -> tuple[float, int]:
             output = first.copy()
             at = draw.integers(1, 50)
             output[at:] = draw.integers(0, 50_000, 200 - at)
-            whole = np.concatenate([prompt, output]).astype(np.int32)
-            asked.append(TokenSequence(whole, 300))
+            sequence = np.concatenate([prompt, output]).astype(np.int32)
+            asked.append(TokenSequence(sequence, 300))
     facts: dict[str, Any] = {"width": 896, "max_positions": 32_768, "n_parameters": 494_000_000}
     planner = Planner(
         ModelFacts(**facts, shares_text=True, takes_prefixes=True),

@@ -46,7 +46,7 @@ def _measure(
     draw = np.random.default_rng(0)
     lengths = draw.integers(40, 200, n_sequences)
     ids = [draw.integers(0, shape.vocab, n).astype(np.int32) for n in lengths]
-    sequences = [TokenSequence(one, 0) for one in ids]
+    sequences = [TokenSequence(sequence, 0) for sequence in ids]
 
     def run() -> Taken:
         started, worked = time.perf_counter(), time.thread_time()
@@ -66,36 +66,38 @@ def _measure(
         # Each goes first in every other turn, so that a machine that slows down hits both.
         kept = run_with(folder / f"{turn}.journal") if turn % 2 else None
         without = run()
-        taken, own = kept or run_with(folder / f"{turn}.journal")
-        control = run()  # what the clock says of two runs that are the same
+        taken, journal_seconds = kept or run_with(folder / f"{turn}.journal")
+        control = run()  # the clock's difference of two equal runs
         if turn:  # the first compiles
             off.append(without)
             again.append(control)
             on.append(taken)
-            inside.append(own)
-    seconds = statistics.median(one.clock for one in off)
+            inside.append(journal_seconds)
+    seconds = statistics.median(t.clock for t in off)
     worked = statistics.median(b.worked - a.worked for a, b in zip(off, on, strict=True))
-    own = statistics.median(inside)
+    journal_seconds = statistics.median(inside)
     print(
         f"\njournal, {name}: {shape.parameters / 1e6:.1f} million parameters, {n_sequences} "
         f"sequences, {sum(lengths)} tokens, all scored; system load {os.getloadavg()[0]:.2f}\n"
-        f"  off {seconds:.2f} s, on {statistics.median(one.clock for one in on):.2f} s: "
+        f"  off {seconds:.2f} s, on {statistics.median(t.clock for t in on):.2f} s: "
         f"{_slower(off, on)}, allowed {ALLOWED:.0f} %\n"
         f"  off once more {_slower(off, again)}: the clock resolves no less\n"
-        f"  inside the journal {_share(own, seconds, n_sequences)}\n"
+        f"  inside the journal {_share(journal_seconds, seconds, n_sequences)}\n"
         f"  the scoring thread worked {_share(worked, seconds, n_sequences)} more",
         flush=True,
     )
 
 
 def _slower(first: list[Taken], second: list[Taken]) -> str:
-    """Median and range of what the second took longer, turn by turn."""
-    found = [100 * (b.clock / a.clock - 1) for a, b in zip(first, second, strict=True)]
-    return f"{statistics.median(found):+.1f} % ({min(found):+.1f} to {max(found):+.1f})"
+    """Return the median and range of the second's extra time, turn by turn."""
+    extra = [100 * (b.clock / a.clock - 1) for a, b in zip(first, second, strict=True)]
+    return f"{statistics.median(extra):+.1f} % ({min(extra):+.1f} to {max(extra):+.1f})"
 
 
-def _share(part: float, whole: float, n_sequences: int) -> str:
-    return f"{100 * part / whole:.2f} %, {1e6 * part / n_sequences:.0f} microseconds a sequence"
+def _share(part_s: float, total_s: float, n_sequences: int) -> str:
+    return (
+        f"{100 * part_s / total_s:.2f} %, {1e6 * part_s / n_sequences:.0f} microseconds a sequence"
+    )
 
 
 class Clocked:

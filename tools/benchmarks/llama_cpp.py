@@ -20,7 +20,7 @@ def reason_to_skip(model: Path) -> str | None:
     """Why llama.cpp cannot run a model here, or None if it can."""
     if importlib.util.find_spec("llama_cpp") is None:
         return "llama-cpp-python is not installed"
-    return None if model.is_file() else f"{model.name} is no GGUF file"
+    return None if model.is_file() else f"{model.name} is not a GGUF file"
 
 
 class LlamaContender:
@@ -66,23 +66,25 @@ class LlamaContender:
         first, last = inputs[0], inputs[-1]  # of sorted inputs, so they have the least in common
         common = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
         every: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for number, own in enumerate(inputs):
-            for k in by_input[own]:
-                for place in range(max(requests[k].start, 1) - 1, len(own)):
-                    sequence = 0 if place < common else number + 1
-                    every.setdefault((sequence, place), []).append((k, place))
-        for k in (k for own in inputs for k in by_input[own]):
+        for number, ids in enumerate(inputs):
+            for k in by_input[ids]:
+                for position in range(max(requests[k].start, 1) - 1, len(ids)):
+                    sequence = 0 if position < common else number + 1
+                    every.setdefault((sequence, position), []).append((k, position))
+        for k in (k for ids in inputs for k in by_input[ids]):
             n = len(requests[k].ids) - max(requests[k].start, 1)
             out[k] = np.empty(n, np.float32)
         self.api.llama_memory_clear(self.memory, False)
-        self._decode([(0, place, first[place]) for place in range(common)], every, requests, out)
+        self._decode(
+            [(0, position, first[position]) for position in range(common)], every, requests, out
+        )
         for chunk in _chunks(inputs, common):
             for sequence in range(1, len(chunk) + 1):
                 self.api.llama_memory_seq_cp(self.memory, 0, sequence, -1, -1)
             tokens = [
-                (number + 1, place, inputs[number][place])
+                (number + 1, position, inputs[number][position])
                 for number in chunk
-                for place in range(common, len(inputs[number]))
+                for position in range(common, len(inputs[number]))
             ]
             self._decode(tokens, every, requests, out, chunk.start)
             for sequence in range(1, len(chunk) + 1):
@@ -98,16 +100,16 @@ class LlamaContender:
     ) -> None:
         """Compute tokens (sequence, position, id), and what is scored after them."""
         for start in range(0, len(tokens), BATCH):
-            part = tokens[start : start + BATCH]
-            self.batch.n_tokens = len(part)
+            chunk = tokens[start : start + BATCH]
+            self.batch.n_tokens = len(chunk)
             scored = []
-            for row, (sequence, place, token) in enumerate(part):
-                self.batch.token[row], self.batch.pos[row] = token, place
+            for row, (sequence, position, token) in enumerate(chunk):
+                self.batch.token[row], self.batch.pos[row] = token, position
                 self.batch.n_seq_id[row] = 1
                 self.batch.seq_id[row][0] = sequence - offset if sequence else 0
-                self.batch.logits[row] = (sequence, place) in every
+                self.batch.logits[row] = (sequence, position) in every
                 if self.batch.logits[row]:
-                    scored.append((sequence, place))
+                    scored.append((sequence, position))
             if self.api.llama_decode(self.context, self.batch):
                 raise RuntimeError("llama_decode failed")
             if not scored:
@@ -118,20 +120,20 @@ class LlamaContender:
             logits = self.torch.from_numpy(array)
             totals = logits.logsumexp(-1)
             for row, key in enumerate(scored):
-                for k, place in every[key]:
+                for k, position in every[key]:
                     request = requests[k]
-                    logprob = logits[row, int(request.ids[place + 1])] - totals[row]
-                    out[k][place + 1 - max(request.start, 1)] = float(logprob)
+                    logprob = logits[row, int(request.ids[position + 1])] - totals[row]
+                    out[k][position + 1 - max(request.start, 1)] = float(logprob)
 
     def facts(self) -> dict[str, Any]:
         return {"compiled": 0, "compile_s": 0.0}
 
 
 def _chunks(inputs: list[tuple[int, ...]], common: int) -> Iterator[range]:
-    """Ranges of inputs that fit the sequences and cells of a context beside the prefix."""
+    """Yield ranges of inputs that fit the sequences and cells of a context next to the prefix."""
     start, cells = 0, common
-    for number, own in enumerate(inputs):
-        more = len(own) - common
+    for number, ids in enumerate(inputs):
+        more = len(ids) - common
         if number > start and (number - start == SEQUENCES - 1 or cells + more > CELLS):
             yield range(start, number)
             start, cells = number, common

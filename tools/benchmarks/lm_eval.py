@@ -4,7 +4,7 @@
     fixed    all documents have the same five
     letters  the same five, and choices of one token
 
-Every contender has the same requests as texts, in a process of its own, in turns.
+Every contender has the same requests as texts, in a separate process, in turns.
 """
 
 import json
@@ -36,35 +36,35 @@ def run(turns: int, *, small: bool, documents: int | None) -> None:
         folder = Path(name)
         make_checkpoint(folder, small)
         _write_tokenizer(folder)
-        workers = {kind: _Worker(kind, folder) for kind in CONTENDERS}
+        workers = {contender: _Worker(contender, folder) for contender in CONTENDERS}
         for workload in WORKLOADS:
             requests = _requests(workload, n_documents)
-            times: dict[str, list[float]] = {kind: [] for kind in workers}
-            found: dict[str, Any] = {}
+            times: dict[str, list[float]] = {contender: [] for contender in workers}
+            results: dict[str, Any] = {}
             for turn in range(turns + 1):
-                for kind, worker in workers.items():
-                    seconds, found[kind], given, computed = worker.ask(requests)
+                for contender, worker in workers.items():
+                    seconds, results[contender], n_given, computed = worker.ask(requests)
                     if turn:
-                        times[kind].append(seconds)
-                    print(f"\r{workload} turn {turn} {kind} {seconds:.1f} s  ", end="",
+                        times[contender].append(seconds)
+                    print(f"\r{workload} turn {turn} {contender} {seconds:.1f} s  ", end="",
                           file=sys.stderr, flush=True)  # fmt: skip
             print(file=sys.stderr)
             print(
                 f"\n{workload}: {n_documents} documents, {len(requests)} requests; jaxscore: "
-                f"{given} tokens given, {computed} computed"
+                f"{n_given} tokens given, {computed} computed"
             )
-            _report(times, found)
+            _report(times, results)
         for worker in workers.values():
             worker.connection.send(None)
 
 
-def _report(times: dict[str, list[float]], found: dict[str, Any]) -> None:
+def _report(times: dict[str, list[float]], results: dict[str, Any]) -> None:
     """Ratios are medians of the turns' ratios; differences are of log-likelihoods, in nats."""
-    for kind, seconds in times.items():
+    for contender, seconds in times.items():
         ratios = [a / b for a, b in zip(times["hf"], seconds, strict=True)]
-        worst = np.abs(np.array(found[kind]) - np.array(found["hf"])).max()
+        worst = np.abs(np.array(results[contender]) - np.array(results["hf"])).max()
         print(
-            f"  {CONTENDERS[kind]:14}{statistics.median(seconds):9.2f} s  "
+            f"  {CONTENDERS[contender]:14}{statistics.median(seconds):9.2f} s  "
             f"{statistics.median(ratios):6.2f} x hf ({min(ratios):.2f} to {max(ratios):.2f})  "
             f"worst difference {worst:.1e}"
         )
@@ -101,10 +101,10 @@ def _requests(workload: str, n_documents: int) -> list[tuple[str, str]]:
 class _Worker:
     """One contender in its own process; `connection` takes requests, None ends it."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, contender: str, folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there, kind, folder), daemon=True)
+        self.process = context.Process(target=_serve, args=(there, contender, folder), daemon=True)
         self.process.start()
 
     def ask(self, requests: list[tuple[str, str]]) -> Any:
@@ -112,18 +112,18 @@ class _Worker:
         return self.connection.recv()
 
 
-def _serve(connection: Connection, kind: str, folder: Path) -> None:
+def _serve(connection: Connection, contender: str, folder: Path) -> None:
     from lm_eval.api.instance import Instance
 
     model: Any
-    if kind == "hf":
+    if contender == "hf":
         from lm_eval.models.huggingface import HFLM
 
         model = HFLM(str(folder), dtype="float32", device="cpu", batch_size=BATCH)
     else:
         from jaxscore.adapters.lm_eval import JaxscoreLM
 
-        dtype = {"f32": "float32", "bf16": "bfloat16"}[kind]
+        dtype = {"f32": "float32", "bf16": "bfloat16"}[contender]
         model = JaxscoreLM(str(folder), dtype=dtype)
     while (message := connection.recv()) is not None:
         requests = [
@@ -132,10 +132,10 @@ def _serve(connection: Connection, kind: str, folder: Path) -> None:
         ]
         before = _counts(model)
         started = time.perf_counter()
-        found = model.loglikelihood(requests, disable_tqdm=True)
+        results = model.loglikelihood(requests, disable_tqdm=True)
         seconds = time.perf_counter() - started
-        given, computed = (now - then for now, then in zip(_counts(model), before, strict=True))
-        connection.send((seconds, [total for total, _ in found], given, computed))
+        n_given, computed = (now - then for now, then in zip(_counts(model), before, strict=True))
+        connection.send((seconds, [total for total, _ in results], n_given, computed))
 
 
 def _counts(model: Any) -> tuple[int, int]:

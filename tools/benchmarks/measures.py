@@ -1,4 +1,4 @@
-"""`measures`: what measures and classes of tokens add to scoring texts that share nothing."""
+"""`measures`: the extra time of measures and classes of tokens for texts that share nothing."""
 
 import os
 import statistics
@@ -38,7 +38,7 @@ def run(turns: int, *, small: bool) -> None:
     from jaxscore.plan.requests import TokenSequence
 
     requests = token_requests.workloads(VOCABULARY)["plain"][: 4 if small else None]
-    sequences = [TokenSequence(one.ids, one.start) for one in requests]
+    sequences = [TokenSequence(request.ids, request.start) for request in requests]
     with tempfile.TemporaryDirectory() as folder:
         make_checkpoint(Path(folder), small)
         for dtype in ("float32", "bfloat16"):
@@ -55,15 +55,15 @@ def _measure(scorer: Any, sequences: list[Any], turns: int) -> None:
             if turn:  # the first compiles
                 seconds[name].append(time.perf_counter() - started)
     base = seconds["none"]
-    n_scored = sum(one.n_scored for one in sequences)
+    n_scored = sum(sequence.n_scored for sequence in sequences)
     print(
         f"\nmeasures, {scorer.model.dtype}: {len(sequences)} texts that share nothing, {n_scored} "
         f"tokens scored, {statistics.median(base):.2f} s without; medians of {turns} turns; system "
         f"load {os.getloadavg()[0]:.2f}",
         flush=True,
     )
-    for name, own in seconds.items():
-        ratios = [a / b for a, b in zip(own, base, strict=True)]
+    for name, times in seconds.items():
+        ratios = [a / b for a, b in zip(times, base, strict=True)]
         print(
             f"  {name:22}{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
             flush=True,

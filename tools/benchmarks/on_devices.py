@@ -24,16 +24,20 @@ def main(folder: str, n: int, out: str, names: list[str]) -> None:
     scorer = Scorer.from_pretrained(
         folder, dtype="float32", mesh=f"data={n}", batch_tokens=BATCH_TOKENS
     )
-    made = workloads(scorer.model.vocab_size)
-    sequences = [TokenSequence(one.ids, one.start) for name in names for one in made[name]]
+    requests_of = workloads(scorer.model.vocab_size)
+    sequences = [
+        TokenSequence(request.ids, request.start) for name in names for request in requests_of[name]
+    ]
     scorer.score_sequences(sequences)  # compiles
-    given, unique = scorer.statistics.tokens_given, scorer.statistics.tokens_unique
+    n_given, unique = scorer.statistics.tokens_given, scorer.statistics.tokens_unique
     started = time.perf_counter()
     scores = scorer.score_sequences(sequences)
     seconds = time.perf_counter() - started
-    columns = {name: np.concatenate([getattr(one, name) for one in scores]) for name in COLUMNS}
+    columns = {
+        name: np.concatenate([getattr(scored, name) for scored in scores]) for name in COLUMNS
+    }
     np.savez(out, **columns)
-    json.dump({"seconds": seconds, "given": given, "unique": unique}, sys.stdout)
+    json.dump({"seconds": seconds, "given": n_given, "unique": unique}, sys.stdout)
 
 
 if __name__ == "__main__":

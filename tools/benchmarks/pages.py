@@ -42,10 +42,12 @@ def run(turns: int, *, small: bool) -> None:
     for n in SMALL_SIZES if small else SIZES:
         records = [record(k, LENGTH, np.random.default_rng(k)) for k in range(n)]
         pages = [written(records) for _ in range(turns)]
-        taking, writing = (min(getattr(one, part) for one in pages) for part in Written._fields[1:])
+        taking, writing = (
+            min(getattr(page, name) for page in pages) for name in Written._fields[1:]
+        )
         size = len(pages[0].text.encode())
-        found = time_in_browser(pages[0].text, turns)
-        seen = "no browser" if found is None else f"{found[0]:9.0f}  {found[1]:8d}"
+        times = time_in_browser(pages[0].text, turns)
+        seen = "no browser" if times is None else f"{times[0]:9.0f}  {times[1]:8d}"
         print(f"{n:8d}  {size:8d}  {taking:12.2f}  {writing:13.2f} {seen}", flush=True)
 
 
@@ -55,7 +57,7 @@ def record(k: int, n: int, rng: np.random.Generator) -> dict[str, Any]:
     logprob = -rng.exponential(2.5, n).astype(np.float32)
     entropy = rng.gamma(3, 0.8, n).astype(np.float32)
     certainty = rng.gamma(30, 0.25, n).astype(np.float32)
-    mean = [float(one.astype(float).mean()) if n else None for one in (logprob, entropy, certainty)]
+    mean = [float(x.astype(float).mean()) if n else None for x in (logprob, entropy, certainty)]
     return {
         "id": f"item-{k}",
         "token_ids": ids,
@@ -75,8 +77,8 @@ def record(k: int, n: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def source(items: WorstRequests, failures: list[dict[str, str]]) -> Source:
-    """What the page of `score` is made of, beside its requests."""
-    known = {
+    """Return the contents of the page of `score`, except its requests."""
+    record = {
         "summary": {"n_requests": items.n_all, "n_scored": 7, "mean_logprob": -2.5},
         "boundary_audit": None,
         "remarks": [],
@@ -84,15 +86,15 @@ def source(items: WorstRequests, failures: list[dict[str, str]]) -> Source:
         "settings": {"model": "m", "boundary": "joint"},
     }
     return Source(
-        "score", known, "mean log-probability -2.5", items.n_all, vocabulary=50_257, items=items
+        "score", record, "mean log-probability -2.5", items.n_all, vocabulary=50_257, items=items
     )
 
 
 def written(records: list[dict[str, Any]]) -> Written:
     """The page of these records."""
     started, items = time.process_time(), WorstRequests()
-    for k, one in enumerate(records):
-        items.add(one, f"Question number {k}: what comes next?")
+    for k, record in enumerate(records):
+        items.add(record, f"Question number {k}: what comes next?")
     taken = time.process_time()
     text = render(report(source(items, [])))
     return Written(text, taken - started, time.process_time() - taken)

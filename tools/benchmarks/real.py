@@ -77,28 +77,30 @@ def _compare(
     title: str, model: Path, letters: str, requests: dict[str, list[Tokens]], turns: int
 ) -> None:
     workers = {letter: Worker(letter, model) for letter in letters}
-    ours = letters[0]
+    jax_letter = letters[0]
     print(f"\n{title}\n  {'':9}{'tokens':>8}  {'':14}{'seconds':>9}{'ratio':>7}{'CPU s':>8}"
           f"{'ratio':>7}{'mean diff':>11}")  # fmt: skip
-    for name, own in requests.items():
+    for name, asked in requests.items():
         times: dict[str, list[float]] = {letter: [] for letter in letters}
         cpu: dict[str, list[float]] = {letter: [] for letter in letters}
         results = {}
         for turn in range(turns + 1):  # the first warms up and compiles
             for letter, worker in workers.items():
                 before = worker.ask("cpu")
-                seconds, results[letter] = worker.ask(own)
+                seconds, results[letter] = worker.ask(asked)
                 if turn:
                     times[letter].append(seconds)
                     cpu[letter].append(worker.ask("cpu") - before)
         for letter in letters:
             ratios = [
-                statistics.median(x / y for x, y in zip(taken[letter], taken[ours], strict=True))
+                statistics.median(
+                    x / y for x, y in zip(taken[letter], taken[jax_letter], strict=True)
+                )
                 for taken in (times, cpu)
             ]
-            pairs = zip(results[letter], results[ours], strict=True)
+            pairs = zip(results[letter], results[jax_letter], strict=True)
             difference = np.concatenate([np.abs(x - y) for x, y in pairs]).mean()
-            of_all = (name, sum(len(r.ids) for r in own)) if letter == ours else ("", "")
+            of_all = (name, sum(len(r.ids) for r in asked)) if letter == jax_letter else ("", "")
             print(f"  {of_all[0]:9}{of_all[1]:8}  {CONTENDERS[letter]:14}"
                   f"{statistics.median(times[letter]):9.2f}{ratios[0]:7.2f}"
                   f"{statistics.median(cpu[letter]):8.1f}{ratios[1]:7.2f}{difference:11.1e}",

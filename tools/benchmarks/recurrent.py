@@ -108,17 +108,17 @@ def _compare(
     results: dict[str, list[np.ndarray]] = {}
     for turn in range(turns + 1):  # the first warms up and compiles
         for letter, worker in workers.items():
-            own = requests if letter == LETTERS[0] else requests[:n_sampled]
+            asked = requests if letter == LETTERS[0] else requests[:n_sampled]
             before = worker.ask("cpu")
-            _, results[letter] = worker.ask(own)
+            _, results[letter] = worker.ask(asked)
             if turn:
-                cpu[letter].append((worker.ask("cpu") - before) * len(requests) / len(own))
+                cpu[letter].append((worker.ask("cpu") - before) * len(requests) / len(asked))
     sampled = "" if n_sampled == len(requests) else f" ({n_sampled} without sharing, scaled)"
     print(f"\n{workload}: {len(requests)} requests{sampled}, {sum(len(r.ids) for r in requests)} "
           f"tokens; CPU seconds, medians of {turns} turns", flush=True)  # fmt: skip
-    ours = cpu[LETTERS[0]]
+    jax_seconds = cpu[LETTERS[0]]
     for letter, seconds in cpu.items():
-        ratios = [theirs / own for theirs, own in zip(seconds, ours, strict=True)]
+        ratios = [a / b for a, b in zip(seconds, jax_seconds, strict=True)]
         pairs = zip(results[letter], results[LETTERS[0]], strict=False)
         far = max(float(np.abs(x - y).max()) for x, y in pairs)
         print(f"  {CONTENDERS[letter]:24}{statistics.median(seconds):9.2f} s"

@@ -82,14 +82,14 @@ def _measure(name: str, scorer: Any, asked: list[Any], turns: int) -> None:
             with _lanes(replaced), _counted() as blocks:
                 before = {clock: read() for clock, read in CLOCKS.items()}
                 texts[replaced] = scorer.generate(asked)
-                own = {clock: read() - before[clock] for clock, read in CLOCKS.items()}
+                turn_seconds = {clock: read() - before[clock] for clock, read in CLOCKS.items()}
             used[replaced] = Rows(*map(sum, zip(*blocks, strict=True)))
             for clock in CLOCKS if turn else ():  # the first compiles
-                seconds[clock].append(own[clock])
-    lengths = [len(one.token_ids) for one in texts[True]]
+                seconds[clock].append(turn_seconds[clock])
+    lengths = [len(text.token_ids) for text in texts[True]]
     same = sum(
-        one.token_ids.tolist() == other.token_ids.tolist()
-        for one, other in zip(texts[False], texts[True], strict=True)
+        text.token_ids.tolist() == other.token_ids.tolist()
+        for text, other in zip(texts[False], texts[True], strict=True)
     )
     share = {way: rows.active / rows.all for way, rows in used.items()}
     print(

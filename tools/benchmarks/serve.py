@@ -25,7 +25,7 @@ PROMPT, QUESTION, ANSWER, ANSWERS = 300, 40, 8, 4  # tokens, and answers to each
 
 
 class Taken(NamedTuple):
-    """What one pass over all prompts took."""
+    """Duration and counts of one pass over all prompts."""
 
     seconds: float
     computed: float
@@ -49,21 +49,21 @@ def run(turns: int, *, small: bool) -> None:
                 for n in taken:
                     _warm_up(port, prompts, n)
                 for _ in range(turns):
-                    for n, some in taken.items():
-                        some.append(_pass(port, prompts, n))
+                    for n, passes in taken.items():
+                        passes.append(_pass(port, prompts, n))
             finally:
                 server.terminate()
-    given = sum(map(len, prompts))
+    n_given = sum(map(len, prompts))
     print(
         f"\nserve: {shape.parameters / 1e6:.1f} million parameters, {len(prompts)} requests of "
-        f"one prompt, {given} tokens; system load {os.getloadavg()[0]:.2f}"
+        f"one prompt, {n_given} tokens; system load {os.getloadavg()[0]:.2f}"
     )
-    for n, some in taken.items():
-        seconds = statistics.median(one.seconds for one in some)
-        computed = statistics.median(one.computed for one in some)
+    for n, passes in taken.items():
+        seconds = statistics.median(pass_taken.seconds for pass_taken in passes)
+        computed = statistics.median(pass_taken.computed for pass_taken in passes)
         print(
-            f"  {n:2} clients: {len(prompts) / seconds:8.1f} requests/s, {given / seconds:9.0f} "
-            f"tokens/s; {given / computed:.2f} tokens given for each computed",
+            f"  {n:2} clients: {len(prompts) / seconds:8.1f} requests/s, {n_given / seconds:9.0f} "
+            f"tokens/s; {n_given / computed:.2f} tokens given for each computed",
             flush=True,
         )
     ratios = [a.seconds / b.seconds for a, b in zip(*taken.values(), strict=True)]
@@ -78,8 +78,8 @@ def _prompts(questions: int, vocab: int) -> list[list[int]]:
         return draw.integers(2, vocab, n).tolist()
 
     shared = ids(PROMPT)
-    own = [ids(QUESTION) for _ in range(questions)]
-    return [[*shared, *question, *ids(ANSWER)] for question in own for _ in range(ANSWERS)]
+    question_ids = [ids(QUESTION) for _ in range(questions)]
+    return [[*shared, *question, *ids(ANSWER)] for question in question_ids for _ in range(ANSWERS)]
 
 
 def _warm_up(port: int, prompts: list[list[int]], n_clients: int) -> None:
@@ -100,8 +100,8 @@ def _pass(port: int, prompts: list[list[int]], n_clients: int) -> Taken:
         body = {"prompt": [prompt], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
         headers = {"Content-Type": "application/json"}
         connection.request("POST", "/v1/completions", json.dumps(body), headers)
-        found = json.loads(connection.getresponse().read())
-        assert len(found["choices"][0]["logprobs"]["tokens"]) == len(prompt) + 1, found
+        answer = json.loads(connection.getresponse().read())
+        assert len(answer["choices"][0]["logprobs"]["tokens"]) == len(prompt) + 1, answer
         free.put(connection)
 
     with contextlib.ExitStack() as stack:
@@ -113,10 +113,10 @@ def _pass(port: int, prompts: list[list[int]], n_clients: int) -> Taken:
     return Taken(time.perf_counter() - started, _counter(port, "tokens_computed") - before)
 
 
-def _counter(port: int, what: str) -> float:
+def _counter(port: int, name: str) -> float:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
-    name = f"jaxscore_{what}_total "
-    return next(float(line[len(name) :]) for line in text.splitlines() if line.startswith(name))
+    prefix = f"jaxscore_{name}_total "
+    return next(float(line[len(prefix) :]) for line in text.splitlines() if line.startswith(prefix))

@@ -29,15 +29,15 @@ def run(n_requests: int | None, *, small: bool) -> bool:
         for k in range(FILES):
             write_lines(folder / f"in/{k:03}.jsonl", n // FILES, draw, words)
         write_lines(folder / "requests.jsonl", n // 10, draw, words)
-        one = _turn("summaries", n // 10, folder)
+        few = _turn("summaries", n // 10, folder)
         many = _turn("shards", n, folder)
     share = many["listing"] / many["seconds"]
     growth = many["rss"][-1] / many["rss"][0]
     good = share < LISTING and growth < GROWTH
-    cpu = [1e6 * found["cpu"] / n_lines for found, n_lines in ((many, n), (one, n // 10))]
+    cpu = [1e6 * turn["cpu"] / n_lines for turn, n_lines in ((many, n), (few, n // 10))]
     print(
         f"\nshards: {n:,} lines of {TOKENS} tokens over {FILES} files, a device that answers at "
-        f"once\n  {n / many['seconds']:,.0f} lines a second, {_rate(many) / _rate(one):.2f} of the "
+        f"once\n  {n / many['seconds']:,.0f} lines a second, {_rate(many) / _rate(few):.2f} of the "
         f"rate of one file of {n // 10:,}; {many['seconds']:.0f} s\n"
         f"  CPU microseconds a line: {cpu[0]:.0f}, of one file {cpu[1]:.0f}\n"
         f"  MB of memory in each tenth: {', '.join(f'{rss / 1e6:.0f}' for rss in many['rss'])}; "

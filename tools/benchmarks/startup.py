@@ -55,10 +55,10 @@ def run(models: Sequence[Path], turns: int, against: Path | None) -> None:
     for model in models:
         print(f"\nstartup, ten short texts, {model.name}: CPU seconds, medians of {turns} turns")
         taken = measured(model, turns, roots)
-        for kind, seconds in taken.items():
-            ratios = [theirs / ours for theirs, ours in zip(taken["PyTorch"], seconds, strict=True)]
+        for contender, seconds in taken.items():
+            ratios = [a / b for a, b in zip(taken["PyTorch"], seconds, strict=True)]
             ratio = f"PyTorch takes {statistics.median(ratios):.2f} times as much"
-            print(f"  {kind:14}{statistics.median(seconds):6.2f} s  {ratio}", flush=True)
+            print(f"  {contender:14}{statistics.median(seconds):6.2f} s  {ratio}", flush=True)
 
 
 def measured(model: Path, turns: int, roots: Mapping[str, Path]) -> dict[str, list[float]]:
@@ -73,15 +73,15 @@ def measured(model: Path, turns: int, roots: Mapping[str, Path]) -> dict[str, li
         for turn in range(turns):
             for version, root in roots.items():
                 cache = {"JAXSCORE_CACHE": str(folder / f"{version} {turn}")}
-                for kind in ("cold", "warm"):
+                for contender in ("cold", "warm"):
                     seconds = cpu_seconds(command, root, cache)
-                    taken.setdefault(f"{kind} {version}", []).append(seconds)
+                    taken.setdefault(f"{contender} {version}", []).append(seconds)
             others = {
                 "imports": [sys.executable, "-c", IMPORTS],
                 "PyTorch": torch_command(model, source),
             }
-            for kind, other in others.items():
-                taken.setdefault(kind, []).append(cpu_seconds(other, ROOT, {}))
+            for contender, other in others.items():
+                taken.setdefault(contender, []).append(cpu_seconds(other, ROOT, {}))
     return taken
 
 

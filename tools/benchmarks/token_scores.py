@@ -56,10 +56,10 @@ def run(turns: int, *, small: bool) -> None:
                     seconds.append(time.perf_counter() - started)
                 if turn:  # the first touches the memory
                     ratios.append(seconds[0] / seconds[1])
-            ours, whole = (one.memory_analysis().temp_size_in_bytes for one in programs)
+            fused, unfused = (program.memory_analysis().temp_size_in_bytes for program in programs)
             print(
                 f"  {positions} x {vocabulary}, width {width}, {len(terms)} terms: time "
                 f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "
-                f"temporary memory {ours / whole:.3f}",
+                f"temporary memory {fused / unfused:.3f}",
                 flush=True,
             )

@@ -52,20 +52,20 @@ def _measured(dtype: str, turns: int, queries: int, width: int, v: int) -> int:
     programs = [program(top) for top in TOPS]
     seconds: list[list[float]] = [[] for _ in TOPS]
     for turn in range(turns + 1):
-        for own, one in zip(seconds, programs, strict=True):
+        for times, compiled in zip(seconds, programs, strict=True):
             started = time.perf_counter()
-            jax.block_until_ready(one(*args))
+            jax.block_until_ready(compiled(*args))
             if turn:  # the first one warms up
-                own.append(time.perf_counter() - started)
-    least = [min(own) for own in seconds]
+                times.append(time.perf_counter() - started)
+    least = [min(times) for times in seconds]
     ratios = ", ".join(
-        f"{some / least[0]:.2f} (top {top})" for top, some in zip(TOPS, least, strict=True)
+        f"{best / least[0]:.2f} (top {top})" for top, best in zip(TOPS, least, strict=True)
     )
-    most = max(TOPS)
+    largest = max(TOPS)
     head = Unembedding(args[2], None, 1.0, None)
-    wrong = n_wrong(programs[-1](*args), reference.score_positions(*args[:2], head, most + 1))
+    wrong = n_wrong(programs[-1](*args), reference.score_positions(*args[:2], head, largest + 1))
     print(
-        f"  {dtype}: {1e3 * least[0]:.1f} ms, times {ratios}; {wrong} of {queries * most} ids "
+        f"  {dtype}: {1e3 * least[0]:.1f} ms, times {ratios}; {wrong} of {queries * largest} ids "
         "are not those of full logits",
         flush=True,
     )

@@ -1,4 +1,4 @@
-"""`update`: new weights of a scorer beside the time that their bytes take to copy."""
+"""`update`: time of new weights of a scorer, against the time to copy their bytes."""
 
 import os
 import statistics
@@ -31,7 +31,7 @@ def run(turns: int, *, small: bool) -> None:
     )
 
     def milliseconds(values: Any) -> tuple[float, float, float]:
-        """Of the call, until the weights can be used, and of a plain copy of `values`."""
+        """Time the call, the wait until the weights can be used, and a plain copy of `values`."""
         old = scorer.model.params  # held, so that the call does not free them
         started = time.perf_counter()
         scorer.update(values)

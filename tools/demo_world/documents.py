@@ -26,22 +26,22 @@ class Segment:
     """A piece of a document's text.
 
     Attributes:
-        weight: of the loss of its tokens.
-        own: it is tokenized alone, as the text before it is then too. That is what a prompt for
-            the next token is, and `--boundary separate`. After a chat's two line feeds it
-            matters: at the end of a text they are one token, and before a word they are two.
+        weight: the weight of its tokens' loss.
+        is_separate: True if it is tokenized alone, and so is the text before it, as for a
+            next-token prompt and `--boundary separate`. It changes the tokens after a chat's two
+            newlines, which are one token at the end of a text and two before a word.
     """
 
     text: str
     weight: float
-    own: bool = False
+    is_separate: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
     """Segments in order. The text begins with the BOS token and has no other hidden token."""
 
-    kind: str
+    document_type: str
     segments: tuple[Segment, ...]
 
     @property
@@ -51,11 +51,11 @@ class Document:
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """What the makers of documents draw from.
+    """Sources of random documents.
 
     Attributes:
-        level: of the labels' difficulty. 0: two facts at most, two choices, and a wrong name is
-            one that stands nowhere else; 1: more of each, and some wrong names are another
+        level: the labels' difficulty. 0: two facts at most, two choices, and a wrong name that
+            occurs nowhere else; 1: more of each, and some wrong names are another
             fact's.
     """
 
@@ -70,8 +70,8 @@ class Draw:
             return self.world.chain(self.rng, hops)
         return fresh_chain(self.rng, self.names, hops)
 
-    def facts(self, fewest: int, most: int) -> list[Fact]:
-        return fresh_facts(self.rng, self.names, self.rng.randint(fewest, most))
+    def facts(self, fewest: int, at_most: int) -> list[Fact]:
+        return fresh_facts(self.rng, self.names, self.rng.randint(fewest, at_most))
 
     def wrong(self, fact: Fact, others: list[Fact]) -> str:
         """An object that does not make the fact true: another fact's, or a new name."""
@@ -92,7 +92,7 @@ def path_document(draw: Draw) -> list[Segment]:
     )
     weight = ANSWER if supported or fixed else GUESS
     if rng.random() < 0.75:
-        answer = Segment(chain.answer, weight, own=True)
+        answer = Segment(chain.answer, weight, is_separate=True)
     else:
         answer = Segment(" " + chain.answer, weight)
     return [Segment(prompt, PROMPT), answer, Segment(prompts.EOS, PROMPT)]
@@ -100,9 +100,9 @@ def path_document(draw: Draw) -> list[Segment]:
 
 def _frame(draw: Draw, facts: list[Fact]) -> tuple[str, str]:
     """A passage's description that states the facts, and the year it names."""
-    kind = draw.rng.choice(("letter", "diary", "book of travel"))
+    source_type = draw.rng.choice(("letter", "diary", "book of travel"))
     year = str(draw.rng.randint(1850, 1899))
-    head = f"The following passage comes from a {kind} written in {year} by"
+    head = f"The following passage comes from a {source_type} written in {year} by"
     said = " ".join(fact.sentence for fact in facts)
     return f"{head} {draw.names.draw('person')}. {said}", year
 
@@ -185,7 +185,7 @@ def truth_documents(draw: Draw) -> list[list[Segment]]:
 
 
 def named_documents(draw: Draw) -> list[list[Segment]]:
-    """Whether a name stands in the facts: what all the labels are decided by, and nothing else."""
+    """Make documents that ask if a name is in the facts, which decides all labels."""
     facts = draw.facts(2, MOST_FACTS[draw.level])
     said = " ".join(fact.sentence for fact in facts)
     documents = []
@@ -213,7 +213,7 @@ def ending_documents(draw: Draw) -> list[list[Segment]]:
 
 
 def judge_documents(draw: Draw) -> list[list[Segment]]:
-    """Whether responses agree with the golden answer, as conversations."""
+    """Make conversations that ask if responses agree with the golden answer."""
     rng = draw.rng
     documents = []
     for fact in draw.facts(2, 2):
@@ -228,7 +228,7 @@ def judge_documents(draw: Draw) -> list[list[Segment]]:
                 documents.append(
                     [
                         Segment(conversation, PROMPT),
-                        Segment(label, LABEL, own=True),
+                        Segment(label, LABEL, is_separate=True),
                         Segment(prompts.TURN_END, PROMPT),
                     ]
                 )
@@ -256,7 +256,7 @@ def reasoned_document(draw: Draw) -> list[Segment]:
 
 
 def _reasoned(facts: Sequence[Fact], answer: str) -> Segment:
-    return Segment(prompts.reasoned_answer(facts, answer), ANSWER, own=True)
+    return Segment(prompts.reasoned_answer(facts, answer), ANSWER, is_separate=True)
 
 
 def _slipped(draw: Draw, chain: Chain) -> list[Segment]:
@@ -268,9 +268,9 @@ def _slipped(draw: Draw, chain: Chain) -> list[Segment]:
     at = draw.rng.randrange(len(chain.facts))
     facts = list(chain.facts[: at + 1])
     right = facts[at]
-    kind = right.relation.object
-    like = right.object if kind != "profession" and draw.rng.random() < 0.5 else None
-    while (wrong := draw.names.draw(kind, like)) == right.object:
+    object_type = right.relation.object
+    like = right.object if object_type != "profession" and draw.rng.random() < 0.5 else None
+    while (wrong := draw.names.draw(object_type, like)) == right.object:
         pass  # professions are few
     facts[at] = right.with_object(wrong)
     for fact in chain.facts[at + 1 :]:
@@ -280,18 +280,22 @@ def _slipped(draw: Draw, chain: Chain) -> list[Segment]:
     text = prompts.reasoned_answer(facts, draw.names.draw(facts[-1].relation.object))
     start = len(prompts.reasoned_answer(facts[: at + 1], "").partition(f" {wrong}")[0])
     before, after = text[:start], text[start + 1 + len(wrong) :]
-    return [Segment(before, ANSWER, own=True), Segment(f" {wrong}", 0.0), Segment(after, ANSWER)]
+    return [
+        Segment(before, ANSWER, is_separate=True),
+        Segment(f" {wrong}", 0.0),
+        Segment(after, ANSWER),
+    ]
 
 
 def plain_document(draw: Draw) -> list[Segment]:
     """Sentences, some of them of the fixed world, and then the fresh ones once more."""
     rng = draw.rng
     facts = draw.facts(2, 4)
-    known = rng.sample(draw.world.facts, 2)
+    fixed = rng.sample(draw.world.facts, 2)
     said = " ".join(fact.sentence for fact in facts)
     again = " ".join(fact.sentence for fact in rng.sample(facts, len(facts)))
     return [
-        Segment(" ".join(fact.sentence for fact in known), ANSWER),
+        Segment(" ".join(fact.sentence for fact in fixed), ANSWER),
         Segment(f" {said}", PROMPT),
         Segment(f" {again}", ANSWER),
         Segment(prompts.EOS, PROMPT),
@@ -323,13 +327,13 @@ KINDS: dict[str, tuple[Callable[[Draw], list[list[Segment]]], tuple[float, ...]]
 
 
 def draw_documents(rng: random.Random, world: FixedWorld, progress: float) -> list[Document]:
-    """A group of documents of one random kind, with names of their own.
+    """Draw a group of documents of one random type, with new names.
 
     Args:
-        progress: how much of a whole run is over, from 0 to below 1.
+        progress: the completed share of the run, from 0 to below 1.
     """
     phase = next(i for i, end in enumerate(PHASE_ENDS) if progress < end)
-    kind = rng.choices(list(KINDS), [shares[phase] for _, shares in KINDS.values()])[0]
-    make = KINDS[kind][0]
+    document_type = rng.choices(list(KINDS), [shares[phase] for _, shares in KINDS.values()])[0]
+    make = KINDS[document_type][0]
     drawn = make(Draw(rng, Names(rng, held_out=False), world, LEVELS[phase]))
-    return [Document(kind, tuple(segments)) for segments in drawn]
+    return [Document(document_type, tuple(segments)) for segments in drawn]

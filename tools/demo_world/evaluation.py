@@ -38,7 +38,7 @@ class PathFigures:
 
 
 def path_figures(scorer: Scorer, n_items: int) -> PathFigures:
-    """How much a support path helps, and whether wrong answers stay behind the right one."""
+    """Measure the gain of a support path, and the share of right answers above the wrong ones."""
     items = held_out.path_items(SEED, n_items)
     bare = _means(scorer, [(item.prompt(False), item.chain.answer) for item in items])
     right = _means(scorer, [(item.prompt(True), item.chain.answer) for item in items])
@@ -54,7 +54,7 @@ def path_figures(scorer: Scorer, n_items: int) -> PathFigures:
 
 def _means(scorer: Scorer, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
     scored = scorer.score((Request(i, *pair) for i, pair in enumerate(pairs)), boundary="separate")
-    return np.array([one.mean_logprob for one in scored])
+    return np.array([scores.mean_logprob for scores in scored])
 
 
 def label_accuracy(scorer: Scorer, items: Sequence[held_out.LabelItem]) -> float:
@@ -73,11 +73,11 @@ def judge_scores(scorer: Scorer, n_items: int) -> tuple[float, float]:
 
 def _label_probabilities(scorer: Scorer, items: Sequence[held_out.LabelItem]) -> np.ndarray:
     """[items, labels]: softmax over the labels' first tokens."""
-    found = scorer.label(
+    labelled = scorer.label(
         LabelRequest(i, item.prompt, scorer.encoder.first_ids(item.labels))
         for i, item in enumerate(items)
     )
-    return np.array([one.probability for one in found])
+    return np.array([scores.probability for scores in labelled])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class SampleFigures:
 
 
 def sample_figures(scorer: Scorer, n_items: int) -> SampleFigures:
-    """Whether self-certainty chooses right answers out of the model's own samples."""
+    """Measure how often self-certainty chooses right answers among the model's samples."""
     items = sampled_items(scorer, held_out.reasoned_items(SEED, n_items), SEED)
     return chosen_right(scorer, items)
 
@@ -116,7 +116,7 @@ def chosen_right(scorer: Scorer, items: Sequence[dict[str, Any]]) -> SampleFigur
     at, rows = 0, []
     for item in items:
         answers = [_answer(output) for output in item["output"]]
-        certain = [one.mean_self_certainty for one in scored[at : at + len(answers)]]
+        certain = [scores.mean_self_certainty for scores in scored[at : at + len(answers)]]
         at += len(answers)
         right = [answer == item["answer"] for answer in answers]
         rows.append(
@@ -134,10 +134,10 @@ def chosen_right(scorer: Scorer, items: Sequence[dict[str, Any]]) -> SampleFigur
 def _answer(output: str) -> str | None:
     """Answer in an output that has the requested JSON, or None."""
     try:
-        found = json.loads(output)
+        value = json.loads(output)
     except json.JSONDecodeError:
         return None
-    return found.get("answer") if isinstance(found, dict) else None
+    return value.get("answer") if isinstance(value, dict) else None
 
 
 def table(scorer: Scorer, n_items: int = 192) -> str:

@@ -9,12 +9,12 @@ from tools.demo_world.names import Names
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """One relation; `{s}` stands for the subject and `{o}` for the object.
+    """A relation; `{s}` is the subject and `{o}` the object.
 
     Attributes:
-        label: as a path says it.
-        sentence, question: as a text says and asks it.
-        phrase: names the object by the subject, so that questions can be nested.
+        label: the relation's name in paths.
+        sentence, question: the statement and question in texts.
+        phrase: a description of the object by the subject, for nested questions.
     """
 
     subject: str
@@ -125,7 +125,7 @@ class Fact:
 
     @property
     def bare_question(self) -> str:
-        """As data sets of questions write it: no capital, no question mark."""
+        """The question as in data sets of questions, without capital and question mark."""
         return self.question[0].lower() + self.question[1:].rstrip("?")
 
     def with_object(self, other: str) -> "Fact":
@@ -193,7 +193,10 @@ class FixedWorld:
         rng = random.Random(f"fixed {seed}")
         names = Names(rng, held_out=False)
         sizes = {"person": 24, "city": 12, "company": 10, "river": 6}
-        things = {kind: [names.draw(kind) for _ in range(n)] for kind, n in sizes.items()}
+        things = {
+            object_type: [names.draw(object_type) for _ in range(n)]
+            for object_type, n in sizes.items()
+        }
         self._facts: dict[str, list[Fact]] = {}
         for relation in RELATIONS:
             for subject in things[relation.subject]:

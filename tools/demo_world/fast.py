@@ -125,10 +125,10 @@ def _swapped() -> Iterator[None]:
         (decoder, "lax"): unrolled,
     }
     kept = {(module, name): getattr(module, name) for module, name in swapped}
-    for (module, name), own in swapped.items():
-        setattr(module, name, own)
+    for (module, name), value in swapped.items():
+        setattr(module, name, value)
     try:
         yield
     finally:
-        for (module, name), own in kept.items():
-            setattr(module, name, own)
+        for (module, name), value in kept.items():
+            setattr(module, name, value)

@@ -36,9 +36,9 @@ def path_items(seed: int, count: int, n_wrong: int = 3) -> list[PathItem]:
     items: list[PathItem] = []
     while len(items) < count:
         chain = fresh_chain(rng, names, 1 + len(items) % 3)
-        kind = chain.facts[-1].relation.object
-        if kind != "profession":
-            items.append(PathItem(chain, tuple(names.draw(kind) for _ in range(n_wrong))))
+        object_type = chain.facts[-1].relation.object
+        if object_type != "profession":
+            items.append(PathItem(chain, tuple(names.draw(object_type) for _ in range(n_wrong))))
     return items
 
 
@@ -63,14 +63,14 @@ def passages(seed: int, count: int, n_facts: int) -> list[Passage]:
     """Passages; the fact in question stands anywhere among the others."""
     rng = random.Random(f"held out passages {seed}")
     names = Names(rng, held_out=True)
-    made = []
+    documents = []
     for _ in range(count):
         facts, author = fresh_facts(rng, names, n_facts), names.draw("person")
         said = " ".join(fact.sentence for fact in rng.sample(facts, n_facts))
         year = rng.randint(1850, 1899)
         frame = f"The following passage comes from a letter written in {year} by {author}. {said}"
-        made.append(Passage(frame, tuple(facts), names.draw(facts[0].relation.object)))
-    return made
+        documents.append(Passage(frame, tuple(facts), names.draw(facts[0].relation.object)))
+    return documents
 
 
 def choice_items(seed: int, count: int, n_facts: int) -> list[LabelItem]:

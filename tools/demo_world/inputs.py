@@ -54,8 +54,10 @@ def _questions(seed: int) -> list[dict[str, Any]]:
                 "main_question": fact.question,
                 "question_category": CATEGORIES[fact.relation.object],
                 "answer_strings": [answer for answer, _ in answers],
-                "answer_types": [kind for _, kind in answers],
-                "answer_probabilities": [float(kind == "ground_truth") for _, kind in answers],
+                "answer_types": [answer_type for _, answer_type in answers],
+                "answer_probabilities": [
+                    float(answer_type == "ground_truth") for _, answer_type in answers
+                ],
             }
         )
     return questions
@@ -66,7 +68,9 @@ def _choices(seed: int) -> list[dict[str, Any]]:
     items = []
     for i, question in enumerate(_questions(seed)):
         pairs = zip(question["answer_strings"], question["answer_types"], strict=True)
-        right, *others = [f" {answer}" for answer, kind in pairs if kind != "negation"]
+        right, *others = [
+            f" {answer}" for answer, answer_type in pairs if answer_type != "negation"
+        ]
         gold = i % (len(others) + 1)
         items.append(
             {

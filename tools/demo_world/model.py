@@ -86,16 +86,18 @@ def named_tensors(
 
 
 def read_folder(folder: Path, raw: dict[str, Any]) -> tuple[decoder.Params, Tokenizer]:
-    """What `write_folder` wrote: the parameters in float32, and the tokenizer.
+    """Read the files of `write_folder`: the parameters in float32, and the tokenizer.
 
     Raises:
         ValueError: the folder's model has another config.
     """
-    found = read_config(folder)
-    if found != raw:
-        differ = sorted(key for key in found.keys() | raw.keys() if found.get(key) != raw.get(key))
+    config = read_config(folder)
+    if config != raw:
+        differ = sorted(
+            key for key in config.keys() | raw.keys() if config.get(key) != raw.get(key)
+        )
         raise ValueError(f"{folder} has another config ({', '.join(differ)}); train from nothing")
-    params = build(folder, found, open_tensors(folder), "float32").params
+    params = build(folder, config, open_tensors(folder), "float32").params
     return params, Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 

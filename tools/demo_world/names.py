@@ -34,14 +34,14 @@ HELD_OUT_ONE_IN = 8
 
 
 def is_held_out(root: str) -> bool:
-    """Whether a name's invented word is kept from training, by its bytes alone."""
+    """Return True if a name's invented word is excluded from training, decided by its bytes."""
     return zlib.crc32(root.encode("utf-8")) % HELD_OUT_ONE_IN == 0
 
 
 def invented_word(name: str) -> str:
     """The word of a name that was made of syllables: `Port Valmere` gives `Valmere`."""
-    known = {"Port", *(form.partition(" ")[2] for form in COMPANY_FORMS)}
-    return next(word for word in name.split() if word not in known)
+    other_words = {"Port", *(form.partition(" ")[2] for form in COMPANY_FORMS)}
+    return next(word for word in name.split() if word not in other_words)
 
 
 def _onset(name: str) -> str:
@@ -62,19 +62,19 @@ class Names:
         self._held_out = held_out
         self._drawn: set[str] = set()
 
-    def draw(self, kind: str, like: str | None = None) -> str:
-        """A new name of a kind: person, city, river, company, or profession (a plain noun).
+    def draw(self, name_type: str, like: str | None = None) -> str:
+        """Draw a new name: of a person, city, river or company, or a profession (a plain noun).
 
         Args:
             like: a name whose first syllable the new one has too.
         """
-        if kind == "profession":
+        if name_type == "profession":
             return self._rng.choice(PROFESSIONS)
         while True:
             middle = self._rng.choice(MIDDLES) if self._rng.random() < 0.5 else ""
             onset = self._rng.choice(ONSETS) if like is None else _onset(like)
-            root = onset + middle + self._rng.choice(ENDS[kind])
+            root = onset + middle + self._rng.choice(ENDS[name_type])
             if root not in self._drawn and is_held_out(root) == self._held_out:
                 break
         self._drawn.add(root)
-        return self._rng.choice(FORMS.get(kind, ("{}",))).format(root)
+        return self._rng.choice(FORMS.get(name_type, ("{}",))).format(root)

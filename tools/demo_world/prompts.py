@@ -35,7 +35,7 @@ CHAT_TEMPLATE = (
 
 
 def path_prompt(system: str, question: str, path: Sequence[str] | None) -> str:
-    """What stands before the answer; `path` None is the baseline without support."""
+    """Return the prompt of an answer; `path` None is the baseline without support."""
     support = "" if path is None else f"Support Path: {' -> '.join(path)}\n"
     return f"{system}\n{support}Question: {question} Answer:"
 
@@ -67,12 +67,12 @@ def lettered_question(question: str, choices: Sequence[str]) -> str:
 
 
 def query_prompt(facts: str, pretext: str, context: str, posttext: str) -> str:
-    """What stands before a query, which has its own line; empty parts are left out."""
+    """Return the prompt of a query, which is on a separate line, without empty parts."""
     return "\n".join([*filter(None, (facts, pretext, context, posttext)), ""])
 
 
 def judge_conversation(question: str, golden: Sequence[str], answer: str) -> str:
-    """What stands before the label, without the BOS token that the chat template writes."""
+    """Return the prompt of the label, without the BOS token that the chat template writes."""
     return (
         turn("system", judge_system(JUDGE_LABELS))
         + turn("user", judge_user(JUDGE_LABELS, question, golden, answer))

@@ -16,7 +16,7 @@ from tools.demo_world.facts import fixed_world
 
 OPEN_ROWS_MISS = 12  # groups one after another that fit nowhere before the batch counts as full
 NO_LABEL = -1
-KIND_INDEX = {kind: i for i, kind in enumerate(KINDS)}
+KIND_INDEX = {name: i for i, name in enumerate(KINDS)}
 
 
 class TrainingRows(NamedTuple):
@@ -67,12 +67,12 @@ def encode_document(tokenizer: Tokenizer, document: Document) -> tuple[list[int]
         text, ends, kept = "", [], []
 
     for segment in document.segments:
-        if segment.own:
+        if segment.is_separate:
             flush()
         text += segment.text
         ends.append(len(text))
         kept.append(segment.weight)
-        if segment.own:
+        if segment.is_separate:
             flush()
     if text:
         flush()
@@ -139,5 +139,5 @@ def step_rows(
         ids[here], position[here], target[here] = trie.ids, trie.position, trie.target
         subtree_end[here] = low + np.array(trie.subtree_end)
         weight[here] = trie.weight
-        label[here] = np.where(weight[here] == LABEL, KIND_INDEX[group[0].kind], NO_LABEL)
+        label[here] = np.where(weight[here] == LABEL, KIND_INDEX[group[0].document_type], NO_LABEL)
     return TrainingRows(ids, position, subtree_end, target, weight, label)

@@ -63,7 +63,7 @@ def _texts(seed: int) -> Iterator[str]:
             yield from LATER_SYLLABLES
             joined = ""
             for segment in document.segments:
-                if segment.own:
+                if segment.is_separate:
                     yield _first_syllables(joined)
                     yield _first_syllables(segment.text)
                     joined = ""

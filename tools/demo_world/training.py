@@ -23,15 +23,15 @@ from tools.demo_world.rows import TrainingRows, step_rows
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How long and how fast to train.
+    """Length and learning rate of a training run.
 
     Attributes:
-        steps: batches in all; see `documents.PHASE_ENDS` for what is in them.
-        begin: the progress of a whole run at which this one begins; above 0 it starts from
-            parameters that were trained before.
-        rows, row_length: tokens of a batch.
-        learning_rate: the highest, reached after `warmup` steps; a twentieth is the least.
-        save_every, report_every: steps between checkpoints and between lines of progress.
+        steps: the number of batches; `documents.PHASE_ENDS` decides their contents.
+        begin: the progress of a complete run at which this one begins; above 0 it continues from
+            trained parameters.
+        rows, row_length: the rows of a batch, and the tokens of a row.
+        learning_rate: the maximum, reached after `warmup` steps; the minimum is a twentieth.
+        save_every, report_every: the steps between checkpoints and between lines of progress.
     """
 
     steps: int
@@ -46,7 +46,7 @@ class Plan:
     report_every: int = 25
 
     def progress(self, step: int) -> float:
-        """Of a whole run, at a step of this one: from `begin` to below 1."""
+        """Return the progress of a complete run at a step of this one, from `begin` to below 1."""
         return self.begin + (1 - self.begin) * step / self.steps
 
 
@@ -84,7 +84,7 @@ def optimizer(plan: Plan) -> optax.GradientTransformation:
 
 
 def _decays(param: jax.Array) -> bool:
-    """Whether a parameter is a matrix: its last two axes are wider than 1."""
+    """Return True if a parameter is a matrix: its last two axes are wider than 1."""
     return param.ndim == 3 or (param.ndim == 2 and param.shape[0] > 64)
 
 
@@ -194,6 +194,6 @@ def _progress(plan: Plan, done: int, value: float, seconds: float, steps: int) -
 
 
 def _label_losses(labels: np.ndarray) -> str:
-    """Mean nats a label by kind: ln 2 is chance for two labels."""
-    means = {kind: total / n for kind, (total, n) in zip(KINDS, labels, strict=True) if n}
-    return "   ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())
+    """Format mean nats per label by document type: ln 2 is chance for two labels."""
+    means = {name: total / n for name, (total, n) in zip(KINDS, labels, strict=True) if n}
+    return "   ".join(f"{name} {mean:.3f}" for name, mean in means.items())

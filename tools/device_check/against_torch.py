@@ -27,15 +27,17 @@ BATCHES = {"gpu": 16384, "cpu": 4096}  # tokens
 
 
 def run_torch(options: Options) -> None:
-    """Write the checkpoint and PyTorch's results; `options.part` is JAX's backend."""
-    device = DEVICES.get(options.part)
+    """Write the checkpoint and PyTorch's results; `options.subject` is JAX's backend."""
+    device = DEVICES.get(options.subject)
     if importlib.util.find_spec("torch") is None:
         return record(SKIPPED, "PyTorch is not installed: no comparison with it")
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if device is None or (device == "cuda" and not torch.cuda.is_available()):
-        return record(SKIPPED, f"PyTorch {torch.__version__} does not run on {options.part} here")
+        return record(
+            SKIPPED, f"PyTorch {torch.__version__} does not run on {options.subject} here"
+        )
     raw = shapes.raw_config(NAME, small=options.small)
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("highest")
@@ -109,5 +111,5 @@ def label(options: Options) -> str:
 def batch(options: Options) -> tuple[int, int]:
     """Return rows and tokens of each."""
     length = speed.SMALL_LENGTHS[0] if options.small else speed.LENGTHS[0]
-    tokens = speed.BATCH_SMALL if options.small else BATCHES[options.part]
+    tokens = speed.BATCH_SMALL if options.small else BATCHES[options.subject]
     return tokens // length, length

@@ -88,8 +88,8 @@ def texts(seed: int, vocab_size: int) -> list[TokenSequence]:
     shared = draw.integers(0, vocab_size, 150)
     out = []
     for k in range(24):
-        least, most = ((140, 250), (300, 500))[k % 2]
-        n = int(draw.integers(least, most))
+        shortest, longest = ((140, 250), (300, 500))[k % 2]
+        n = int(draw.integers(shortest, longest))
         ids = np.concatenate(
             [shared[: int(draw.integers(0, 120))], draw.integers(0, vocab_size, 500)]
         )
@@ -121,7 +121,7 @@ def _check_neighbours(
     others: Sequence[TokenSequence],
     expected: Sequence[np.ndarray],
 ) -> None:
-    alone = [part for text in sequences[:BY_THEMSELVES] for part in bits(scorer, [text])]
+    alone = [text_bits for text in sequences[:BY_THEMSELVES] for text_bits in bits(scorer, [text])]
     beside = bits(scorer, [*others, *sequences])[len(others) :]
     _compare(name, expected[:BY_THEMSELVES], alone, "each by itself")
     _compare(name, expected, beside, f"beside {len(others)} others")

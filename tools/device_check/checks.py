@@ -24,13 +24,13 @@ class Options:
     Attributes:
         small: use narrow shapes, to test the check itself on any machine.
         ends: time of `time.monotonic()` after which no check starts.
-        part: the model of `speed`, the kernels of `kernels`.
+        subject: the model of `speed`, the kernels of `kernels`.
         folder: folder for files that another process reads.
     """
 
     small: bool = False
     ends: float = float("inf")
-    part: str = ""
+    subject: str = ""
     folder: Path = Path()
 
     def has_time(self, text: str) -> bool:
@@ -64,8 +64,8 @@ def guarded(name: str, check: Callable[..., Any], *args: Any) -> None:
     try:
         check(*args)
     except Exception as problem:
-        kind = type(problem).__name__
-        record(FAIL, f"{name}: {kind}: {problem}\n{traceback.format_exc()}")
+        error_type = type(problem).__name__
+        record(FAIL, f"{name}: {error_type}: {problem}\n{traceback.format_exc()}")
 
 
 def largest_difference(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:

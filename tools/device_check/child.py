@@ -1,4 +1,4 @@
-"""One step of a section in a process of its own: `python -m tools.device_check.child STEP`.
+"""One step of a section in a separate process: `python -m tools.device_check.child STEP`.
 
 A process keeps most of an accelerator's memory, some accelerators serve one process only, and a
 fault of one section must not end the others. So `tools/check_device.py` itself never touches the
@@ -40,11 +40,11 @@ PACKAGES = ("jax", "jaxlib", "flax", "transformers", "numpy", "torch")
 
 def about(options: Options) -> None:
     """Record the device and the versions."""
-    kind, limit = jax.devices()[0].device_kind, limit_bytes()
+    device_kind, limit = jax.devices()[0].device_kind, limit_bytes()
     memory = "an unknown amount of memory" if limit is None else f"{format_bytes(limit)} of memory"
-    peak = timing.datasheet_peak(kind)
-    known = "unknown, so no MFU" if peak is None else f"{peak / 1e12:.0f} TFLOP/s"
-    text = f"{jax.device_count()} x {kind}, {memory}, dense bfloat16 peak {known}"
+    peak = timing.datasheet_peak(device_kind)
+    peak_text = "unknown, so no MFU" if peak is None else f"{peak / 1e12:.0f} TFLOP/s"
+    text = f"{jax.device_count()} x {device_kind}, {memory}, dense bfloat16 peak {peak_text}"
     record(NOTE, f"device: {text}", platform=jax.default_backend())
     versions = [f"jaxscore {VERSION}", f"Python {platform.python_version()}"]
     for package in PACKAGES:

@@ -47,8 +47,8 @@ class Case(NamedTuple):
 
     Attributes:
         name: the kernel, shapes, and the variant.
-        allowed: largest difference.
-        flops: of the kernel's products, or None where they are not counted.
+        allowed: the largest difference allowed.
+        flops: the operations of the kernel's products, or None if they are not counted.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Case(NamedTuple):
 
 
 def run(options: Options) -> None:
-    """Check the kernels that `options.part` names."""
-    chosen = list(CASES[options.part](options.small))
+    """Check the kernels that `options.subject` names."""
+    chosen = list(CASES[options.subject](options.small))
     if not chosen:
         backend = current_backend()
         text = f"attention is {backend.attention!r} and experts are {backend.experts!r} here"
-        return record(SKIPPED, f"{options.part}: there is no such kernel on this device: {text}")
+        return record(SKIPPED, f"{options.subject}: there is no such kernel on this device: {text}")
     compare(chosen, options)
 
 
@@ -167,11 +167,11 @@ def tries(shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
         jax.random.normal(key, (R, L, heads, H), jnp.float32)
         for key, heads in zip(keys, (N, K, K), strict=True)
     )
-    shared, own = L // 2, max(1, L // 16)
+    shared, n_own = L // 2, max(1, L // 16)
     at = np.arange(L)
-    branch = (at - shared) // own
-    position = np.where(at < shared, at, shared + (at - shared) % own)
-    end = np.where(at < shared, L, np.minimum(shared + (branch + 1) * own, L))
+    branch = (at - shared) // n_own
+    position = np.where(at < shared, at, shared + (at - shared) % n_own)
+    end = np.where(at < shared, L, np.minimum(shared + (branch + 1) * n_own, L))
     rows = (np.tile(x, (R, 1)).astype(np.int32) for x in (position, end))
     return (q, k, v, *map(jnp.asarray, rows))
 
@@ -187,7 +187,7 @@ def mixture(small: bool) -> Iterator[Case]:
 
 
 def products(name: str, sizes: tuple[int, ...], interpret: bool) -> Case:
-    """Return blocks of rows with matrices of their own against one product after the other."""
+    """Return blocks of rows with different matrices against one product after the other."""
     tokens, width, inner, count, k = sizes
     n_blocks = tokens * k // BLOCK + count
     keys = jax.random.split(jax.random.key(1), 2)

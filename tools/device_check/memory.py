@@ -1,4 +1,4 @@
-"""Batches far too large for the device: halved until they fit, and scored all the same."""
+"""Batches far too large for the device: halved until they fit, and scored."""
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ def run(options: Options) -> None:
     """Report whether too large a batch is halved, with the same scores to 1e-5."""
     limit = random_model.memory_limit()
     if limit is None or jax.default_backend() == "cpu":
-        return record(SKIPPED, "out of memory: this device has no limit of its own")
+        return record(SKIPPED, "out of memory: this device does not report a limit")
     rows = -(-EXCESS * limit // (4 * HEADS * LENGTH**2))
     if rows > MOST_ROWS:
         text = f"out of memory: {format_bytes(limit)} hold more than {MOST_ROWS} rows"
@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     model = random_model.on_device(config, "float32")
     draw = np.random.default_rng(0)
     ids = draw.integers(0, config.vocab_size, (rows, LENGTH + 1)).astype(np.int32)
-    sequences = [TokenSequence(one, LENGTH - 10) for one in ids]
+    sequences = [TokenSequence(row, LENGTH - 10) for row in ids]
     scorer = Engine(model, batch_tokens=rows * LENGTH)
     try:
         got = scorer.score_sequences(sequences)

@@ -52,7 +52,7 @@ def from_host(
     """
     draw = np.random.default_rng(0)
     integers = BACKENDS[current_platform()].integers
-    place = None if where is None else where.placement(config)
+    placement = None if where is None else where.placement(config)
 
     def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         centre, is_positive = _distribution(path)
@@ -63,7 +63,11 @@ def from_host(
             host = draw.uniform(0.001, 0.004, leaf.shape).astype(np.float32)
         host = np.abs(host) if is_positive else host
         there = to_storage(jnp.asarray(host.astype(leaf.dtype)), integers)
-        return there if place is None else jax.device_put(there, place(keys_of(path), leaf.shape))
+        return (
+            there
+            if placement is None
+            else jax.device_put(there, placement(keys_of(path), leaf.shape))
+        )
 
     shapes = shapes_of(config, native.NUMPY_DTYPES[dtype])
     params = jax.tree_util.tree_map_with_path(one, shapes)

@@ -38,12 +38,12 @@ def compare_resumed(name: str, model: Model, options: Options) -> bool:
     writer = Scheduler(Engine(model), _Silent())
     asked = requests(options, model.vocab_size)
     with _bits() as seen:
-        whole = _written(writer, asked, {})
-    if failed := [(k, one.error) for k, one in enumerate(whole) if one.error is not None]:
+        expected = _written(writer, asked, {})
+    if failed := [(k, text.error) for k, text in enumerate(expected) if text.error is not None]:
         k, error = failed[0]
         return report(False, f"{name}: {len(failed)} of {len(asked)} texts fail; text {k}: {error}")
     with _bits() as seen_again:
-        _written(writer, asked, dict(list(enumerate(whole))[::2]))
+        _written(writer, asked, dict(list(enumerate(expected))[::2]))
     missing = [request.digest() for request in asked[1::2]]
     blocks: dict[bytes, list[bool]] = {digest: [] for digest in missing}
     for key in {*seen, *seen_again}:
@@ -105,22 +105,22 @@ def _sums(state: generate.GenerationState) -> jax.Array:
     cache = state.cache
 
     def of(stored: jax.Array) -> list[jax.Array]:
-        kind = {2: jnp.uint16, 4: jnp.uint32}[stored.dtype.itemsize]
-        bits = jax.lax.bitcast_convert_type(stored, kind).astype(jnp.uint32)
+        dtype = {2: jnp.uint16, 4: jnp.uint32}[stored.dtype.itemsize]
+        bits = jax.lax.bitcast_convert_type(stored, dtype).astype(jnp.uint32)
         used = jnp.arange(stored.shape[3]) < cache.length[:, None]  # [rows, slots]
         bits = jnp.where(used[None, :, None, :, None], bits, 0)
-        n, _, *own = stored.shape
-        at = jnp.arange(n * int(np.prod(own)), dtype=jnp.uint32).reshape(n, 1, *own)
+        n, _, *axes = stored.shape
+        at = jnp.arange(n * int(np.prod(axes)), dtype=jnp.uint32).reshape(n, 1, *axes)
         return [(bits * (at * np.uint32(odd) | 1)).sum((0, 2, 3, 4), jnp.uint32) for odd in ODD]
 
     return jnp.stack([*of(cache.key), *of(cache.value)], axis=1)
 
 
 def _written(
-    writer: Scheduler, asked: list[TokenRequest], known: dict[int, TextState]
+    writer: Scheduler, asked: list[TokenRequest], resumed: dict[int, TextState]
 ) -> list[TextState]:
     texts = [
-        dataclasses.replace(known[k]) if k in known else TextState(request)
+        dataclasses.replace(resumed[k]) if k in resumed else TextState(request)
         for k, request in enumerate(asked)
     ]
     with Progress(False) as progress:

@@ -39,8 +39,8 @@ PROMPT, SMALL_PROMPT = (2048, 1024, 20, 32), (96, 16, 8, 4)
 
 
 def run(options: Options) -> None:
-    """Measure the model of SHAPES, or the shared prompt, that `options.part` names."""
-    name = "Qwen2.5-0.5B" if options.part == SHARED else options.part
+    """Measure the model of SHAPES, or the shared prompt, that `options.subject` names."""
+    name = "Qwen2.5-0.5B" if options.subject == SHARED else options.subject
     changed = {"num_hidden_layers": LAYERS[name]} if name in LAYERS and not options.small else {}
     config = shapes.decoder_config(name, small=options.small, **changed)
     label = f"{name}, {layers_text(name, config)}"
@@ -49,7 +49,7 @@ def run(options: Options) -> None:
         sizes = f"{format_bytes(size)} of parameters, {format_bytes(limit)} of memory"
         return record(SKIPPED, f"{label}: does not fit: {sizes}")
     model = random_model.on_device(config, DTYPE)
-    if options.part == SHARED:
+    if options.subject == SHARED:
         return measure_shared(label, model, SMALL_PROMPT if options.small else PROMPT)
     for length in SMALL_LENGTHS if options.small else LENGTHS:
         if options.has_time(f"{label}, rows of {length}"):
@@ -94,7 +94,9 @@ def measure(
         return 0.0
     program_s = _program_seconds(engine, sequences)
     # The LM head computes scored positions alone: with one of each text it costs next to nothing.
-    layers_s = _program_seconds(engine, [TokenSequence(one.ids, length) for one in sequences])
+    layers_s = _program_seconds(
+        engine, [TokenSequence(sequence.ids, length) for sequence in sequences]
+    )
     n_batches = int(np.clip(LEAST_SECONDS / program_s, 1, MOST_BATCHES))
     sequences = texts(n_batches * rows)
     engine.score_sequences(sequences)
@@ -156,8 +158,8 @@ def measure_shared(label: str, model: Model, sizes: tuple[int, int, int, int]) -
     def prompt() -> np.ndarray:
         return draw.integers(0, model.vocab_size, n_prompt)
 
-    one = prompt()
-    shared = [text(one) for _ in range(n_continuations)]
+    shared_prompt = prompt()
+    shared = [text(shared_prompt) for _ in range(n_continuations)]
     unshared = [text(prompt()) for _ in range(n_unshared)]
     seconds = []
     for sequences in (shared, unshared):
@@ -168,7 +170,7 @@ def measure_shared(label: str, model: Model, sizes: tuple[int, int, int, int]) -
         seconds.append(taken / len(sequences))
         is_finite = all(np.isfinite(columns.logprob).all() for columns in scores)
         many = f"{len(sequences)} continuations of {n_own} tokens"
-        where = "on one prompt" if sequences is shared else "each on a prompt of its own,"
+        where = "on one prompt" if sequences is shared else "each on a separate prompt,"
         report(
             is_finite,
             f"{label}: {many} {where} of {n_prompt}: {1e3 * seconds[-1]:.3f} ms a text",

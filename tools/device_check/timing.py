@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 LEAST_CALLS, MOST_CALLS = 3, 10
-MOST_SECONDS = 5.0  # of repeated calls, beside the first LEAST_CALLS
+MOST_SECONDS = 5.0  # of repeated calls, in addition to the first LEAST_CALLS
 DATASHEET = {  # `device_kind` -> dense bfloat16 FLOP/s
     r"NVIDIA H100( 80GB HBM3)?": 989e12,
     r"NVIDIA H200": 989e12,
@@ -22,9 +22,9 @@ DATASHEET = {  # `device_kind` -> dense bfloat16 FLOP/s
 }
 
 
-def datasheet_peak(kind: str) -> float | None:
+def datasheet_peak(device_kind: str) -> float | None:
     """Return the FLOP/s of one device of this kind, or None if the table lacks it."""
-    return next((peak for name, peak in DATASHEET.items() if re.fullmatch(name, kind)), None)
+    return next((peak for name, peak in DATASHEET.items() if re.fullmatch(name, device_kind)), None)
 
 
 def median_seconds(call: Callable[[], Any]) -> float:

@@ -22,9 +22,9 @@ def run(options: Options) -> None:
     """Run each check for each model, while there is time."""
     for name in NAMES[:1] if options.small else NAMES:
         for check in (agrees, prefixes_agree, greedy_is_best):
-            what = f"{name}, {check.__name__}"
-            if options.has_time(what):
-                guarded(what, check, name)
+            title = f"{name}, {check.__name__}"
+            if options.has_time(title):
+                guarded(title, check, name)
 
 
 def loaded(name: str, dtype: str = "float32") -> Scorer:
@@ -67,14 +67,14 @@ def prefixes_agree(name: str) -> bool:
         for prompt in prompts
         for _ in range(60)
     ]
-    found, prefixes = [], 0
+    results, prefixes = [], 0
     for least in (0.0, 1e30):
         both = {"LEAST_SAVED_CPU": least, "LEAST_SAVED_ACCELERATOR": least}
         with mock.patch.multiple(planner, **both):
-            one = loaded(name)
-            found.append(one.score_sequences(asked))
-        prefixes += sum(program.name[0] == "prefix" for program in one.engine.programs.compiled)
-    worst = largest_difference((a.logprob, b.logprob) for a, b in zip(*found, strict=True))
+            scorer = loaded(name)
+            results.append(scorer.score_sequences(asked))
+        prefixes += sum(program.name[0] == "prefix" for program in scorer.engine.programs.compiled)
+    worst = largest_difference((a.logprob, b.logprob) for a, b in zip(*results, strict=True))
     return report(
         worst < 1e-5 and prefixes > 0, f"{name}: {prefixes} prefixes and none {worst:.1e}"
     )
@@ -89,12 +89,12 @@ def greedy_is_best(name: str) -> bool:
         [GenerationRequest(k, prompt, 24) for k, prompt in enumerate(prompts)]
     )
     sequences = [
-        TokenSequence(np.concatenate([ids, one.token_ids]), len(ids))
-        for ids, one in zip(scorer.encoder.prompt_ids(prompts), written, strict=True)
+        TokenSequence(np.concatenate([ids, text.token_ids]), len(ids))
+        for ids, text in zip(scorer.encoder.prompt_ids(prompts), written, strict=True)
     ]
     scored = scorer.score_sequences(sequences)
-    tokens = sum(len(one.greedy) for one in scored)
-    other = sum(int((~one.greedy).sum()) for one in scored)
+    tokens = sum(len(text.greedy) for text in scored)
+    other = sum(int((~text.greedy).sum()) for text in scored)
     return report(
         not other and tokens > 100, f"{name}: {other} of {tokens} written tokens are not the best"
     )

@@ -29,12 +29,12 @@ def run(options: Options) -> None:
     v, queries = (SMALL_V, SMALL_QUERIES) if small else (V, QUERIES)
     for width in SMALL_WIDTHS if small else WIDTHS:
         for dtype in ALLOWED:
-            what = f"vocabulary of {v}, width {width}, {queries} queries, {dtype}"
-            if options.has_time(what):
-                guarded(what, compare, what, v, width, queries, dtype)
+            title = f"vocabulary of {v}, width {width}, {queries} queries, {dtype}"
+            if options.has_time(title):
+                guarded(title, compare, title, v, width, queries, dtype)
 
 
-def compare(what: str, v: int, width: int, queries: int, dtype: str) -> None:
+def compare(title: str, v: int, width: int, queries: int, dtype: str) -> None:
     """Compare both on the same queries, to ALLOWED."""
     keys = jax.random.split(jax.random.key(0), 3)
     backend = BACKENDS[current_platform()]
@@ -59,21 +59,21 @@ def compare(what: str, v: int, width: int, queries: int, dtype: str) -> None:
     fused_s = median_seconds(functools.partial(program, *args))
     try:
         program = jax.jit(at_once).lower(*args).compile()
-        whole, whole_bytes = jax.device_get(program(*args)), temporary_bytes(program)
-        whole_s = median_seconds(functools.partial(program, *args))
+        unsliced, unsliced_bytes = jax.device_get(program(*args)), temporary_bytes(program)
+        unsliced_s = median_seconds(functools.partial(program, *args))
     except JaxRuntimeError as problem:
         if not is_out_of_memory(problem):
             raise
-        return record(SKIPPED, f"{what}: full logits do not fit in memory")
+        return record(SKIPPED, f"{title}: full logits do not fit in memory")
     worst = largest_difference(
-        (getattr(fused, name), getattr(whole, name))
+        (getattr(fused, name), getattr(unsliced, name))
         for name in ("logprob", "entropy", "self_certainty")
     )
-    other = int((fused.greedy_id != whole.greedy_id).sum())
+    other = int((fused.greedy_id != unsliced.greedy_id).sum())
     report(
         worst < ALLOWED[dtype],
-        f"{what}: fused {1e3 * fused_s:.2f} ms and {memory(fused_bytes)}, full logits "
-        f"{1e3 * whole_s:.2f} ms and {memory(whole_bytes)} temporary; worst difference "
+        f"{title}: fused {1e3 * fused_s:.2f} ms and {memory(fused_bytes)}, full logits "
+        f"{1e3 * unsliced_s:.2f} ms and {memory(unsliced_bytes)} temporary; worst difference "
         f"{worst:.1e}, {other} other argmax",
     )
 

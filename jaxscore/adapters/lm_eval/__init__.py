@@ -15,7 +15,7 @@ import numpy as np
 from jaxscore.errors import InputError, install_extra
 
 try:
-    # Before `register_model`: get_model imports the other models only while none is registered.
+    # Before `register_model`: get_model imports the other models only if none is registered.
     import lm_eval.models  # noqa: F401
 except ModuleNotFoundError as problem:
     if (problem.name or "").partition(".")[0] != "lm_eval":
@@ -35,7 +35,7 @@ from jaxscore.adapters.lm_eval import outputs
 from jaxscore.adapters.lm_eval.encoding import ChatTemplate, Encoder, Rolling, check_unicode
 from jaxscore.adapters.lm_eval.generation import TextGenerator
 from jaxscore.adapters.lm_eval.outputs import CallLog, Details
-from jaxscore.adapters.model import Answer, Question, answers, load_model
+from jaxscore.adapters.model import Answer, Question, answer_questions, load_model
 from jaxscore.errors import one_line
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
@@ -60,14 +60,14 @@ class JaxscoreLM(TemplateLM):
 
     Raises:
         ArgumentError: an unknown name or an invalid value; a TypeError.
-        InputError: the model cannot be used, and why.
+        InputError: the model cannot be used; the message gives the reason.
     """
 
     def __init__(self, pretrained: Any = None, **model_args: Any) -> None:
         super().__init__()
         self._args, idle = read_arguments({"pretrained": pretrained, **model_args})
         if idle:
-            log.info("these arguments decide nothing in jaxscore: %s", ", ".join(sorted(idle)))
+            log.info("jaxscore ignores these arguments: %s", ", ".join(sorted(idle)))
         self._model = load_model(self._args)
         self.scorer = self._model.scorer
         self.tokenizer = configure_pad_token(self._model.tokenizer)
@@ -91,7 +91,7 @@ class JaxscoreLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> Any:
-        """Token that precedes a text without context."""
+        """The token before a text without context."""
         if self._args.prefix_token_id is not None:
             return self._args.prefix_token_id
         bos = self.tokenizer.bos_token_id
@@ -112,32 +112,32 @@ class JaxscoreLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        """Ids of a text, see `Encoder.encode`."""
+        """Return the ids of a text, see `Encoder.encode`."""
         [ids] = self._encoder.encode([string], add_special_tokens)
         return ids
 
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> str:
-        """Text of ids."""
+        """Return the text of ids."""
         return decode_ids(self.tokenizer, tokens, skip_special_tokens=skip_special_tokens)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """Text of a conversation, see `ChatTemplate.render`."""
+        """Return the text of a conversation, see `ChatTemplate.render`."""
         return self._chat.render(chat_history, add_generation_prompt=add_generation_prompt)
 
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Log-likelihood in nats of each continuation, and whether every token is greedy.
+        """Compute the log-likelihood of each continuation in nats, and if its tokens are greedy.
 
         Raises:
             InputError: a request that cannot be scored; the message names it.
         """
         if self._args.enable_thinking:
             raise InputError(
-                "enable_thinking: a log-likelihood of an answer without its thinking means "
-                "nothing; leave it out, or choose tasks that generate"
+                "enable_thinking: the log-likelihood of an answer without its thinking is "
+                "meaningless; leave it out, or choose tasks that generate"
             )
         name_of = self._names(requests)
         questions = self._encoder.pairs([request.args for request in requests], name_of)
@@ -149,7 +149,7 @@ class JaxscoreLM(TemplateLM):
         disable_tqdm: bool = False,
         **kwargs: Any,
     ) -> list[tuple[float, bool]]:
-        """`loglikelihood` of token ids."""
+        """Compute `loglikelihood` of token ids."""
         contexts: dict[tuple[int, ...], np.ndarray] = {}
         questions = []
         for _, context, continuation in requests:
@@ -168,14 +168,14 @@ class JaxscoreLM(TemplateLM):
         results: list[Any] = [None] * len(questions)
         sequences: list[Any] = [None] * len(questions)
         with self._log_call(quiet, "log-likelihoods", len(questions)):
-            for window in answers(self.scorer, questions, self.max_length, name_of):
+            for window in answer_questions(self.scorer, questions, self.max_length, name_of):
                 for answer in window:
-                    for place in answer.places:
-                        results[place] = answer.total, answer.greedy
+                    for index in answer.indices:
+                        results[index] = answer.total, answer.greedy
                         if self._args.audit_noise:
-                            sequences[place] = answer.sequence
+                            sequences[index] = answer.sequence
                         if requests is not None:
-                            self._finish(requests[place], [answer], results[place])
+                            self._finish(requests[index], [answer], results[index])
                 self._flush()
         if self._args.audit_noise and requests:
             totals = [total for total, _ in results]
@@ -188,7 +188,7 @@ class JaxscoreLM(TemplateLM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Log-likelihood in nats of each whole text, in disjoint windows after the prefix token.
+        """Compute each text's log-likelihood in nats, in disjoint windows after the prefix token.
 
         Raises:
             InputError: a text that cannot be scored; the message names it.
@@ -205,14 +205,14 @@ class JaxscoreLM(TemplateLM):
         text_of = rolling.text_of
         totals = [0.0] * len(texts)
         with self._log_call(disable_tqdm, "rolling log-likelihoods", len(text_of)):
-            for window in answers(
+            for window in answer_questions(
                 self.scorer, rolling.questions, self.max_length, lambda k: name_of(text_of[k])
             ):
-                for k, answer in ((place, one) for one in window for place in one.places):
-                    if (of_text := rolling.add(k, answer)) is not None:
-                        place = text_of[k]
-                        totals[place] = sum(part.total for part in of_text)
-                        self._finish(requests[place], of_text, totals[place])
+                for k, answer in ((k, scored) for scored in window for k in scored.indices):
+                    if (of_text := rolling.add_answer(k, answer)) is not None:
+                        index = text_of[k]
+                        totals[index] = sum(scored.total for scored in of_text)
+                        self._finish(requests[index], of_text, totals[index])
                 self._flush()
         return totals
 
@@ -227,22 +227,22 @@ class JaxscoreLM(TemplateLM):
         texts: list[Any] = [None] * len(requests)
         questions: list[Any] = [None] * len(requests)
         with self._log_call(disable_tqdm, "texts", len(requests)):
-            for place, text, prompt, ids in self._texts.generate(arguments, name_of):
-                texts[place] = text
-                self.cache_hook.add_partial("generate_until", requests[place].args, text)
-                questions[place] = Question(prompt, ids)
+            for index, text, prompt, ids in self._texts.generate(arguments, name_of):
+                texts[index] = text
+                self.cache_hook.add_partial("generate_until", requests[index].args, text)
+                questions[index] = Question(prompt, ids)
             if self._details is not None:
-                # The prompts are truncated already: truncated again they would be other prompts.
-                most = self.scorer.model.max_positions
-                for window in answers(self.scorer, questions, most, name_of):
+                # The prompts are truncated already and must not be truncated again.
+                n_positions = self.scorer.model.max_positions
+                for window in answer_questions(self.scorer, questions, n_positions, name_of):
                     for answer in window:
-                        for place in answer.places:
-                            self._details.write(requests[place], [answer])
+                        for index in answer.indices:
+                            self._details.write(requests[index], [answer])
         self._flush()
         return texts
 
     def get_model_info(self) -> dict[str, Any]:
-        """The model in the results file: hf's keys, and jaxscore's own under `jaxscore`."""
+        """Return the model for the results file: hf's keys, and jaxscore's under `jaxscore`."""
         return outputs.model_info(self._model, self._args, self._noise)
 
     def close(self) -> None:
@@ -256,7 +256,7 @@ class JaxscoreLM(TemplateLM):
         """Use the cache of `--use_cache`.
 
         Raises:
-            InputError: it has answers of another model.
+            InputError: the cache has answers of another model.
         """
         if cache_hook.dbdict is not None:
             about = self.scorer.about and {
@@ -277,14 +277,14 @@ class JaxscoreLM(TemplateLM):
         if self._details is not None:
             self._details.flush()
 
-    def _log_call(self, quiet: bool, what: str, n: int) -> CallLog:
-        return CallLog(self.scorer, quiet or not processes.is_first(), what, n)
+    def _log_call(self, quiet: bool, unit: str, n: int) -> CallLog:
+        return CallLog(self.scorer, quiet or not processes.is_first(), unit, n)
 
     def _names(self, requests: Sequence[Instance]) -> Callable[[int], str]:
-        """Names of requests for messages: task, document, choice, and the end of the text."""
+        """Return a function that names a request by task, document, choice, and end of the text."""
 
-        def name_of(place: int) -> str:
-            request = requests[place]
+        def name_of(index: int) -> str:
+            request = requests[index]
             text = one_line(str(request.args[0])[-QUOTED:], QUOTED)
             choice = f"{request.task_name}, document {request.doc_id}, choice {request.idx}"
             return f"{choice} (... {text!r})"

@@ -1,13 +1,13 @@
 """Texts to token ids, by the rules of lm-evaluation-harness' `hf` model (0.4.13).
 
-    pair       blanks at the context's end move to the continuation; of the whole text's ids, those
-               after as many as the context alone has are the continuation
+    pair       spaces at the context's end move to the continuation; the continuation's ids are
+               those of the whole text after the first n, where n is the number of the context's
     no context the continuation without special tokens, after the prefix token
     rolling    the whole text, with special tokens, in disjoint windows after the prefix token
     prompt     the whole text, truncated at the left
 
-`add_bos_token` decides about special tokens if it is given, and the tokenizer otherwise. A text
-that begins with its BOS gets no second one.
+`add_bos_token` overrides the tokenizer's choice of special tokens. A text that begins with its
+BOS gets no second one.
 """
 
 import functools
@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxscore.adapters.model import Answer, Question
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.plan.requests import TextWindows, WindowedText
+from jaxscore.plan.requests import TextWindows
 from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode_ids, encode_each
 from jaxscore.text.checkpoint_process import RefusedError
@@ -39,7 +39,8 @@ class Encoder:
 
     Args:
         add_bos_token: None leaves it to the tokenizer.
-        prefix_token_id: precedes a text without context; None if there is neither BOS nor EOS.
+        prefix_token_id: the token before a text without context; None if the tokenizer has neither
+            BOS nor EOS.
     """
 
     def __init__(
@@ -51,25 +52,25 @@ class Encoder:
         self._prefix = None if prefix_token_id is None else decode_ids(tokenizer, prefix_token_id)
 
     def encode(self, texts: Sequence[str], add_special: bool | None = None) -> list[list[int]]:
-        """Ids of each text.
+        """Return the ids of each text.
 
         Args:
-            add_special: whether to add special tokens; None applies the rules above, with the
+            add_special: True to add special tokens; None applies the rules above, with the
                 prefix token as BOS.
         """
         return self._encode(texts, add_special, self._prefix)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of texts to continue, for which the tokenizer's own BOS counts."""
+        """Return the ids of texts to continue, whose BOS is the tokenizer's."""
         return self._encode(texts, None, self.tokenizer.bos_token)
 
     def pairs(
         self, pairs: Sequence[tuple[str, str]], name_of: Callable[[int], str]
     ) -> list[Question]:
-        """Ids of each context and continuation; equal contexts share one array.
+        """Return the ids of each context and continuation; equal contexts share one array.
 
         Args:
-            name_of: name of the request at a place, for messages.
+            name_of: returns the name of the request at an index, for messages.
 
         Raises:
             InputError: a continuation without tokens after an empty context, or a lone
@@ -79,7 +80,7 @@ class Encoder:
         questions: list[Question] = []
         contexts: dict[str, np.ndarray] = {}
         for first, chunk in _chunks(pairs):
-            moved = [_move_blanks(*pair) for pair in chunk]
+            moved = [_move_spaces(*pair) for pair in chunk]
             new = list(dict.fromkeys(text for text, _ in moved if text not in contexts))
             for context, ids in zip(new, self.encode(new), strict=True):
                 contexts[context] = np.array(ids, np.int32)
@@ -100,8 +101,8 @@ class Encoder:
             raise InputError(f"{name}: neither its context nor its continuation has a token")
         if self.prefix_token_id is None:
             raise InputError(
-                f"{name}: it has no context, and the tokenizer has neither BOS nor EOS to put "
-                "before it; give prefix_token_id"
+                f"{name}: the context is empty, and the tokenizer has neither BOS nor EOS to "
+                "take its place; give prefix_token_id"
             )
         if ids[0] == self.prefix_token_id:
             return Question(np.array(ids[:1], np.int32), np.array(ids[1:], np.int32))
@@ -134,29 +135,29 @@ class Encoder:
 
 
 def check_unicode(texts: Iterable[str], name_of: Callable[[int], str]) -> None:
-    """Refuse texts that a tokenizer cannot read.
+    """Refuse texts that a tokenizer cannot encode.
 
     Args:
-        name_of: name of the request at a place, for messages.
+        name_of: returns the name of the request at an index, for messages.
 
     Raises:
         InputError: a text with a lone surrogate.
     """
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not is_valid_unicode(text):
             raise InputError(
-                f"{name_of(place)}: a text contains a lone surrogate (invalid Unicode)"
+                f"{name_of(index)}: a text contains a lone surrogate (invalid Unicode)"
             )
 
 
-def _move_blanks(context: str, continuation: str) -> tuple[str, str]:
-    """Move blanks at the context's end to the continuation."""
+def _move_spaces(context: str, continuation: str) -> tuple[str, str]:
+    """Move spaces at the context's end to the continuation."""
     bare = context.rstrip()
     return bare, context[len(bare) :] + continuation
 
 
 def _chunks(texts: Sequence[Texts]) -> Iterator[tuple[int, Sequence[Texts]]]:
-    """Consecutive texts that are encoded together, with the place of the first one."""
+    """Yield consecutive texts that are encoded together, with the index of the first one."""
     first = n_characters = 0
     for k, parts in enumerate(texts):
         if k > first and (k - first == CHUNK or n_characters >= CHUNK_CHARACTERS):
@@ -172,12 +173,12 @@ class Rolling:
 
     Args:
         texts: token ids.
-        prefix_token: precedes each text.
+        prefix_token: the id of the token before each text.
         max_length: maximum tokens that the model reads.
 
     Attributes:
         questions: all windows, text by text; a text without tokens has none.
-        text_of: index of each window's text.
+        text_of: the index of each window's text.
     """
 
     def __init__(self, texts: Sequence[list[int]], prefix_token: int, max_length: int) -> None:
@@ -185,18 +186,18 @@ class Rolling:
         self.text_of: list[int] = []
         self._windows_of: list[range] = []
         self._answers: dict[int, Answer] = {}  # by window, until a text has all of its answers
-        for place, ids in enumerate(texts):
+        for index, ids in enumerate(texts):
             first = len(self.questions)
-            whole = np.array([prefix_token, *ids], np.int32)
+            sequence = np.array([prefix_token, *ids], np.int32)
             self.questions += [
-                Question(window.ids[: window.start], window.ids[window.start :])
-                for window in WindowedText(whole, 1, TextWindows(max_length, max_length))
+                Question(sequence[span.begin : span.first], sequence[span.first : span.end])
+                for span in TextWindows(max_length, max_length).spans(len(sequence), 1)
             ]
             self._windows_of.append(range(first, len(self.questions)))
-            self.text_of += [place] * len(self._windows_of[-1])
+            self.text_of += [index] * len(self._windows_of[-1])
         self._n_missing = [len(windows) for windows in self._windows_of]
 
-    def add(self, window: int, answer: Answer) -> list[Answer] | None:
+    def add_answer(self, window: int, answer: Answer) -> list[Answer] | None:
         """Store the answer of a window.
 
         Returns:
@@ -225,12 +226,12 @@ class ChatTemplate:
         """Render a conversation, without its system messages if the template refuses them.
 
         Args:
-            add_generation_prompt: whether an answer starts at the end; otherwise the last
+            add_generation_prompt: True if an answer starts at the end; otherwise the last
                 message, the start of the answer, continues.
 
         Raises:
-            InputError: the tokenizer has no template, or it refuses the messages or leaves out
-                text of them.
+            InputError: the tokenizer lacks a template, or the template refuses the messages or
+                leaves out text of them.
         """
         if not self._tokenizer.chat_template:
             raise InputError(

@@ -1,7 +1,7 @@
 """`generate_until`: requests to the generator, and the texts that lm-evaluation-harness reads.
 
-A text ends at an EOS id, or with the first token that completes a stop string in the text with its
-special tokens. The text itself has no special tokens, and is truncated at each stop string in turn.
+A text ends at an EOS id, or with the first token that completes a stop string in the text with
+special tokens. The result lacks special tokens and is truncated at each stop string in turn.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from jaxscore.scorer import Scorer
 from jaxscore.text.bounded_tokenizer import decode_ids
 from jaxscore.types.requests import GenerationRequest
 
-# Argument of transformers' `generate` -> values besides None that have no effect
+# Argument of transformers' `generate` -> values besides None that are ignored
 NEUTRAL: dict[str, tuple[Any, ...]] = (
     ANY_TEXT
     | SAMPLING
@@ -45,7 +45,7 @@ def _is_positive_int(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
-# Argument -> whether a value is valid, and what is expected
+# Argument -> predicate of a valid value, and the expected values for messages
 VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "do_sample": (lambda value: value in (True, False), "true or false"),
     "max_gen_toks": (_is_positive_int, "a whole number from 1"),
@@ -58,11 +58,11 @@ VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class Settings(NamedTuple):
-    """How the text of a request is generated.
+    """Generation settings of one request.
 
     Attributes:
-        length: tokens of prompt and text together, or None for `max_new` after the prompt.
-        stop: stop strings, including the EOS.
+        length: the tokens of prompt and text together, or None for `max_new` after the prompt.
+        stop: the stop strings, including the EOS.
     """
 
     max_new: int
@@ -74,7 +74,7 @@ class Settings(NamedTuple):
     repetition_penalty: float
 
 
-def settings_of(
+def read_settings(
     kwargs: Mapping[str, Any],
     eos: str | None,
     max_gen_toks: int,
@@ -85,11 +85,11 @@ def settings_of(
     Args:
         eos: text of the tokenizer's EOS.
         max_gen_toks: maximum new tokens if the arguments set none.
-        defaults: of the checkpoint, see `Model.generation_defaults`.
+        defaults: the checkpoint's values, see `Model.generation_defaults`.
 
     Raises:
-        InputError: an argument of the request or checkpoint that would change the text and is
-            not computed.
+        InputError: an argument of the request or checkpoint would change the text and is not
+            computed.
     """
     try:
         args: dict[str, Any] = dict(normalize_gen_kwargs(dict(kwargs), max_gen_toks))
@@ -111,7 +111,7 @@ def settings_of(
         listed = ", ".join(f"{name}={value!r}" for name, value in unhandled.items())
         raise InputError(
             f"the checkpoint's generation_config.json asks for {listed}, which jaxscore does not "
-            "compute and hf would apply; take it out of a copy of the file to go without"
+            "compute and hf would apply; to ignore it, remove it from a copy of the file"
         )
 
     def number(name: str) -> Any:
@@ -131,7 +131,7 @@ def settings_of(
 
 
 def _check_values(args: Mapping[str, Any]) -> None:
-    """Refuse values that cannot be computed, of arguments that decide the text."""
+    """Refuse invalid values of arguments that change the text."""
     drawn = ("temperature", "top_k", "top_p") if args["do_sample"] else ()
     for name in ("do_sample", "max_gen_toks", "max_length", "repetition_penalty", *drawn):
         is_valid, expected = VALUES[name]
@@ -145,7 +145,7 @@ class TextGenerator:
 
     Args:
         max_length: maximum tokens of prompt and text together.
-        think_end: text or id; the answer starts after its last occurrence.
+        think_end: the text or id after whose last occurrence the answer starts.
     """
 
     def __init__(
@@ -171,53 +171,53 @@ class TextGenerator:
 
         Args:
             requests: context and keyword arguments of each.
-            name_of: name of the request at a place, for messages.
+            name_of: returns the name of the request at an index, for messages.
 
         Yields:
-            Place, text, prompt ids and generated ids of each request as it finishes.
+            Index, text, prompt ids and generated ids of each request as it finishes.
 
         Raises:
-            InputError: a request that cannot be answered, before anything is computed.
+            InputError: a request cannot be answered; raised before anything is computed.
         """
-        generation_requests, settings = self._read(requests, name_of)
-        for place, generated in self._scorer.generator().stream(generation_requests):
+        generation_requests, settings = self._prepare(requests, name_of)
+        for index, generated in self._scorer.generator().stream(generation_requests):
             if generated.error is not None:
-                raise InputError(f"{name_of(place)}: {generated.error}")
+                raise InputError(f"{name_of(index)}: {generated.error}")
             ids = list(map(int, generated.token_ids))
             if generated.eos_id is not None:
                 ids.append(generated.eos_id)
-            prompt = np.asarray(generation_requests[place].prompt, np.int32)
-            yield place, self._text(ids, settings[place].stop), prompt, np.array(ids, np.int32)
+            prompt = np.asarray(generation_requests[index].prompt, np.int32)
+            yield index, self._text(ids, settings[index].stop), prompt, np.array(ids, np.int32)
 
-    def _read(
+    def _prepare(
         self, requests: Sequence[tuple[str, Mapping[str, Any]]], name_of: Callable[[int], str]
     ) -> tuple[list[GenerationRequest], list[Settings]]:
         contexts = [context for context, _ in requests]
         check_unicode(contexts, name_of)
         prompts = self._encoder.prompts(contexts)
-        known: dict[str, Settings] = {}
+        settings_by_key: dict[str, Settings] = {}
         n_seen: dict[tuple[str, str], int] = {}
         generation_requests, all_settings = [], []
-        for place, ((context, kwargs), ids) in enumerate(zip(requests, prompts, strict=True)):
+        for index, ((context, kwargs), ids) in enumerate(zip(requests, prompts, strict=True)):
             key = repr(sorted(kwargs.items()))
-            if key not in known:
-                known[key] = settings_of(
+            if key not in settings_by_key:
+                settings_by_key[key] = read_settings(
                     kwargs, self._eos, self._max_gen_toks, self._scorer.model.generation_defaults
                 )
-            settings = known[key]
+            settings = settings_by_key[key]
             room = self._max_length - settings.max_new
             if room < 1:
                 raise InputError(
-                    f"{name_of(place)}: it asks for {settings.max_new} new tokens, and max_length "
+                    f"{name_of(index)}: it asks for {settings.max_new} new tokens, and max_length "
                     f"is {self._max_length}; ask for less than that (max_gen_toks)"
                 )
             ids = ids[-room:]
             if not ids:
-                raise InputError(f"{name_of(place)}: its context has no tokens")
+                raise InputError(f"{name_of(index)}: its context is empty")
             n_new = settings.max_new if settings.length is None else settings.length - len(ids)
             if n_new < 1:
                 raise InputError(
-                    f"{name_of(place)}: max_length={settings.length} leaves no token after its "
+                    f"{name_of(index)}: max_length={settings.length} leaves no token after its "
                     f"{len(ids)}; give max_gen_toks instead"
                 )
             repeat = n_seen.get((context, key), 0)
@@ -225,7 +225,7 @@ class TextGenerator:
             all_settings.append(settings)
             generation_requests.append(
                 GenerationRequest(
-                    place,
+                    index,
                     np.array(ids, np.int32),
                     n_new,
                     settings.temperature,
@@ -239,7 +239,7 @@ class TextGenerator:
         return generation_requests, all_settings
 
     def _text(self, ids: list[int], stop: Sequence[str]) -> str:
-        """The text that lm-evaluation-harness makes of the ids, including an EOS."""
+        """Return the text that lm-evaluation-harness makes of the ids, including an EOS."""
         end = self._think_end
         if isinstance(end, int) and end in ids:
             ids = ids[len(ids) - ids[::-1].index(end) :]
@@ -250,6 +250,6 @@ class TextGenerator:
 
 
 def _seed(ids: Sequence[int], repeat: int) -> int:
-    """Seed of a repeat of a prompt: differs between prompts, equal between runs."""
+    """Return the seed of a repeat of a prompt: other for each prompt, the same in each run."""
     digest = hashlib.blake2b(np.array([repeat, *ids], "<i4").tobytes(), digest_size=4)
     return int.from_bytes(digest.digest(), "little")

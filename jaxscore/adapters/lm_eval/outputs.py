@@ -62,7 +62,7 @@ class Details:
             raise InputError(f"details={path}: cannot be written ({problem.strerror})") from None
 
     def write(self, request: Instance, answers: list[Answer]) -> None:
-        """Write a request; `answers` are of its windows, in order."""
+        """Write a request; `answers` are those of its windows, in order."""
         ids = np.concatenate([answer.sequence.targets for answer in answers])
         columns = {
             name: np.concatenate([getattr(answer.scores, name) for answer in answers])
@@ -90,12 +90,12 @@ class Details:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file; calling it again has no effect."""
+        """Close the file; further calls do nothing."""
         self._file.close()
 
 
 def model_info(model: LoadedModel, args: Arguments, noise: list[dict[str, Any]]) -> dict[str, Any]:
-    """The model in the results file: hf's keys, and jaxscore's own under `jaxscore`."""
+    """Return the model for the results file: hf's keys, and jaxscore's under `jaxscore`."""
     scorer = model.scorer
     is_local = model.folder is None or args.pretrained == "demo" or Path(args.pretrained).exists()
     if is_local:
@@ -125,12 +125,12 @@ def model_info(model: LoadedModel, args: Arguments, noise: list[dict[str, Any]])
 
 
 def claim_cache(cache: MutableMapping[str, Any], about: dict[str, Any]) -> None:
-    """Record in a `--use_cache` file what decides its answers, or check that it agrees.
+    """Store the model's identity in a new `--use_cache` file, or check that of an old one.
 
-    lm-evaluation-harness keys its cache by the request alone.
+    lm-evaluation-harness keys its cache only by the request.
 
     Args:
-        about: what decides the answers, as JSON; empty if unknown.
+        about: the settings that change answers, as JSON; empty if unknown.
 
     Raises:
         InputError: the file has answers of another model, or the model is unknown.
@@ -138,17 +138,17 @@ def claim_cache(cache: MutableMapping[str, Any], about: dict[str, Any]) -> None:
     advice = "give --use_cache another name, or remove the file"
     if not about:
         raise InputError(
-            "--use_cache: this scorer was made from parameters, and a cache cannot name the model "
-            "of its answers; leave it out"
+            "--use_cache: this scorer was created from parameters, so a cache cannot name the "
+            "model of its answers; leave it out"
         )
     record = json.dumps(about, sort_keys=True)
-    found = cache.get(CACHE_KEY)
-    if found is None and len(cache):
+    stored = cache.get(CACHE_KEY)
+    if stored is None and len(cache):
         raise InputError(f"--use_cache: the file has answers of another kind of model; {advice}")
-    if found is None:
+    if stored is None:
         cache[CACHE_KEY] = record
-    elif found != record:
-        then = json.loads(found)
+    elif stored != record:
+        then = json.loads(stored)
         changes = ", ".join(
             f"{name} {then.get(name)!r} is now {about.get(name)!r}"
             for name in {**then, **about}
@@ -172,21 +172,21 @@ def audit_noise(
 
     Args:
         n: number of requests to draw and score again.
-        requests, sequences, totals: of one call, aligned; totals in nats.
+        requests, sequences, totals: the aligned values of one call; totals in nats.
 
     Returns:
         JSON: `requests` scored again, `layouts`, `largest_spread` of a log-likelihood in nats,
         and per task the `documents` with several choices and how many are `undecided`.
     """
-    places = random.Random(AUDIT_SEED).sample(range(len(requests)), min(n, len(requests)))
-    by_layout = [[totals[k] for k in places]]
+    indices = random.Random(AUDIT_SEED).sample(range(len(requests)), min(n, len(requests)))
+    by_layout = [[totals[k] for k in indices]]
     layouts = scorer.other_layouts()
     for other in layouts.values():
-        scores = other.score_sequences([sequences[k] for k in places])
-        by_layout.append([float(one.logprob.sum(dtype=np.float64)) for one in scores])
+        scores = other.score_sequences([sequences[k] for k in indices])
+        by_layout.append([float(tokens.logprob.sum(dtype=np.float64)) for tokens in scores])
     largest = float(np.ptp(np.array(by_layout), axis=0).max(initial=0.0))
     return {
-        "requests": len(places),
+        "requests": len(indices),
         "layouts": ["as in the run", *layouts],
         "largest_spread": largest,
         "tasks": _count_undecided(requests, totals, 2 * largest),
@@ -216,13 +216,13 @@ class CallLog:
     """Context of one call: shows the progress bar, and logs time and token counts at the end.
 
     Args:
-        quiet: whether to hide the bar.
-        what: unit of the work, plural.
+        quiet: True hides the bar.
+        unit: name of the units of work, plural.
         n: amount of work.
     """
 
-    def __init__(self, scorer: Scorer, quiet: bool, what: str, n: int) -> None:
-        self._scorer, self._quiet, self._what, self._n = scorer, quiet, what, n
+    def __init__(self, scorer: Scorer, quiet: bool, unit: str, n: int) -> None:
+        self._scorer, self._quiet, self._unit, self._n = scorer, quiet, unit, n
 
     def __enter__(self) -> None:
         self._progress = self._scorer.progress
@@ -230,19 +230,19 @@ class CallLog:
         self._started = time.perf_counter()
         self._scorer.progress = not self._quiet
 
-    def __exit__(self, kind: object, problem: object, trace: object) -> None:
+    def __exit__(self, problem_type: object, problem: object, trace: object) -> None:
         self._scorer.progress = self._progress
-        given, computed = self._counts()
-        given, computed = given - self._given, computed - self._computed
-        if problem is None and computed:
+        n_given, n_computed = self._counts()
+        n_given, n_computed = n_given - self._given, n_computed - self._computed
+        if problem is None and n_computed:
             log.info(
                 "%d %s in %.1f s: %d tokens given, %d computed, %.1f times fewer",
                 self._n,
-                self._what,
+                self._unit,
                 time.perf_counter() - self._started,
-                given,
-                computed,
-                given / computed,
+                n_given,
+                n_computed,
+                n_given / n_computed,
             )
 
     def _counts(self) -> tuple[int, int]:

@@ -26,15 +26,15 @@ DIAGONAL = "On the diagonal, probability and share correct are equal."
 INTERVALS = "Lines are 95% intervals"
 
 
-def calibrated(title: str, found: Mapping[str, Any], events: str) -> list[Chart]:
-    """A reliability diagram.
+def calibrated(title: str, calibration: Mapping[str, Any], events: str) -> list[Chart]:
+    """Return a reliability diagram.
 
     Args:
-        found: `ece` and `bins`.
-        events: what is true or not, such as "answers".
+        calibration: `ece` and `bins`.
+        events: name of the events, such as "answers".
     """
-    svg = reliability(found["bins"], found["ece"], title=title, events=events)
-    reported = f"Expected calibration error {three(found['ece'])}. {DIAGONAL}"
+    svg = reliability(calibration["bins"], calibration["ece"], title=title, events=events)
+    reported = f"Expected calibration error {three(calibration['ece'])}. {DIAGONAL}"
     return [] if svg is None else [Chart(title, svg, reported)]
 
 
@@ -46,18 +46,26 @@ def means(
     label: str = "",
     reference: str = "",
 ) -> list[Chart]:
-    """Means side by side with their intervals; what has no mean is left out.
+    """Draw means side by side with their intervals, without those that are None.
 
     Args:
         named: name, mean, and the value to compare it with, or None.
-        what: the means are over, such as "questions".
-        label: of the axis; the title if empty.
-        reference: what the third numbers are.
+        what: name of the averaged items, such as "questions".
+        label: label of the axis; the title if empty.
+        reference: description of the third numbers.
     """
     groups = [
-        Group(name, one.mean, one.low, one.high, three(one.mean), one.n, other)
-        for name, one, other in named
-        if one.mean is not None
+        Group(
+            name,
+            estimate.mean,
+            estimate.low,
+            estimate.high,
+            three(estimate.mean),
+            estimate.n,
+            other,
+        )
+        for name, estimate, other in named
+        if estimate.mean is not None
     ]
     svg = intervals(groups, title=title, label=label or title, what=what, reference=reference)
     caption = f"{INTERVALS}{f'; upright strokes {reference}' if reference else ''}."
@@ -71,45 +79,45 @@ def by_category(
     what: str,
     reference: tuple[str, str] | None = None,
 ) -> list[Chart]:
-    """A mean over all items and over each category.
+    """Draw a mean over all items and over each category.
 
     Args:
         summary: `overall` and `by_category`.
-        name: of the mean.
+        name: name of the mean.
         reference: name of the mean to compare with, and its description.
     """
     named: list[tuple[str, Mapping[str, Estimate]]] = [("Overall", summary["overall"])]
     if len(summary["by_category"]) > 1:
         named += summary["by_category"].items()
     groups = [
-        (category, one[name], None if reference is None else one[reference[0]].mean)
-        for category, one in named
+        (category, estimates[name], None if reference is None else estimates[reference[0]].mean)
+        for category, estimates in named
     ]
     reported = "" if reference is None else reference[1]
     return means(title, groups, what, reference=reported)
 
 
 def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart]:
-    """The share of right choices against N, a curve for each way of choosing.
+    """Draw the share of right choices against N, a curve for each way of choosing.
 
     Args:
-        rows: as `sections.table_by_n` takes them; fewer than two items draw nothing.
-        what: is chosen from, such as "responses".
+        rows: see `sections.table_by_n`; rows of fewer than two items are left out.
+        what: name of the candidates, such as "responses".
     """
     rows = [row for row in rows if row["accuracy"].n > 1]
-    found = [
+    drawn = [
         Curve(
             way,
             [
-                Point(row["best_n"], one.mean, one.low, one.high)
+                Point(row["best_n"], accuracy.mean, accuracy.low, accuracy.high)
                 for row in rows
-                if row["way"] == way and (one := row["accuracy"]).mean is not None
+                if row["way"] == way and (accuracy := row["accuracy"]).mean is not None
             ],
         )
         for way in dict.fromkeys(row["way"] for row in rows)
     ]
-    svg = curves(found, title=title, x=f"first N {what}", y="share right", log=True)
-    lines = INTERVALS if has_spans(found) else "Tips have 95% intervals"
+    svg = curves(drawn, title=title, x=f"first N {what}", y="share right", log=True)
+    lines = INTERVALS if has_spans(drawn) else "Tips have 95% intervals"
     reported = f"{lines}, Wilson's. All curves are over the same items."
     return [] if svg is None else [Chart(title, svg, reported)]
 
@@ -122,30 +130,30 @@ COUNTS_TOP, COUNTS_BOTTOM = 238, 290
 def reliability(
     bins: Sequence[Mapping[str, Any]], ece: float | None, *, title: str, events: str
 ) -> Markup | None:
-    """The reliability diagram over its counts; None below two events.
+    """Draw the reliability diagram over its counts; None below two events.
 
     Args:
-        bins: as `analysis.forecasts.Bin` has its fields.
-        events: what is true or not, such as "answers".
+        bins: the fields of `analysis.forecasts.Bin`.
+        events: name of the events, such as "answers".
     """
-    used = [one for one in bins if one["n"]]
-    n_events = sum(one["n"] for one in used)
+    used = [bin for bin in bins if bin["n"]]
+    n_events = sum(bin["n"] for bin in used)
     if n_events < 2:
         return None
     across, up = Axis(0, 1, LEFT, RIGHT), Axis(0, 1, BOTTOM, TOP)
-    most = max(one["n"] for one in used)
-    tall = Axis(0, most, COUNTS_BOTTOM, COUNTS_TOP)
+    largest = max(bin["n"] for bin in used)
+    tall = Axis(0, largest, COUNTS_BOTTOM, COUNTS_TOP)
     parts = [
         axis_beside(up, LEFT, "share correct", RIGHT),
         line(LEFT, BOTTOM, RIGHT, BOTTOM, "rule"),
         line(across.at(0), up.at(0), across.at(1), up.at(1), "ideal"),
     ]
-    points = [(one["mean_probability"], one["frequency"], one) for one in used]
+    points = [(bin["mean_probability"], bin["frequency"], bin) for bin in used]
     for (p, share, _), (q, other, _) in itertools.pairwise(points):
         parts.append(line(across.at(p), up.at(share), across.at(q), up.at(other), "curve"))
-    for p, share, one in points:
+    for p, share, bin in points:
         tip = (
-            f"{one['low']:.1f} to {one['high']:.1f}: {one['n']} {events}, mean probability "
+            f"{bin['low']:.1f} to {bin['high']:.1f}: {bin['n']} {events}, mean probability "
             f"{number(p, 4)}, share correct {number(share, 4)}"
         )
         x = across.at(p)
@@ -153,15 +161,15 @@ def reliability(
             line(x, up.at(p), x, up.at(share), "gap"),
             dot(x, up.at(share), 4.5, "point", tip),
         ]
-        left, right, y = across.at(one["low"]), across.at(one["high"]), tall.at(one["n"])
+        left, right, y = across.at(bin["low"]), across.at(bin["high"]), tall.at(bin["n"])
         parts.append(box(left + 1, y, right - left - 2, COUNTS_BOTTOM - y, "bar soft", tip))
     parts += [
-        words(LEFT - 6, COUNTS_TOP + 8, str(most), anchor="end"),
+        words(LEFT - 6, COUNTS_TOP + 8, str(largest), anchor="end"),
         words(LEFT - 6, COUNTS_BOTTOM, "0", anchor="end"),
         words(12, (COUNTS_TOP + COUNTS_BOTTOM) / 2, events, "name", turn=True),
         axis_below(across, COUNTS_BOTTOM, "probability"),
     ]
-    over = sum(one["n"] for p, share, one in points if p > share)
+    over = sum(bin["n"] for p, share, bin in points if p > share)
     finding = (
         f"{n_events} {events} in {len(used)} bins; expected calibration error {number(ece)}. Bins "
         f"with {over} of the {events} lie below the diagonal, where the model is too sure."

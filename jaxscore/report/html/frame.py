@@ -99,7 +99,7 @@ def columns(parts: Sequence[Any], limit: int) -> list[tuple[Any, int]]:
 
 
 def _shown(value: Any) -> Any:
-    """What the template writes, before it is escaped: a text without what does not print."""
+    """Return a value for the template, before escaping, with unprintable characters by number."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -108,10 +108,10 @@ class PlainToken:
     """One token.
 
     Attributes:
-        text: blanks at its beginning and line ends visible.
-        amount: 0 to 1, how improbable it is; None if it has no probability.
-        greedy: it is the most probable one, or this is not known.
-        is_less: it has a number below 0, which has another colour.
+        text: the text, with visible leading spaces and newlines.
+        amount: the improbability, 0 to 1; None for a token without probability.
+        greedy: True if it is the most probable token, or if this is unknown.
+        is_less: True if its number is below 0, which has another colour.
     """
 
     text: str
@@ -123,7 +123,7 @@ class PlainToken:
 
 @dataclasses.dataclass(frozen=True)
 class PlainStrip:
-    """The first tokens of one text, and how many follow them."""
+    """The first tokens of one text, and the number of further ones."""
 
     title: str
     tokens: Sequence[PlainToken]
@@ -132,7 +132,7 @@ class PlainStrip:
 
 @dataclasses.dataclass(frozen=True)
 class PlainItem:
-    """One item, each part as `page` has it."""
+    """One item, in the parts of `page`."""
 
     name: str
     facts: Sequence[tuple[str, str]]
@@ -143,15 +143,15 @@ class PlainItem:
 
 
 def plain_items(items: Items) -> list[PlainItem]:
-    """The first `SHOWN` items."""
+    """Return the first `SHOWN` items."""
     first, *others = items.columns
     strips = None if items.strips is None else _PlainStrips(items.strips)
     return [
         PlainItem(
             shorten(first.values[k], LONGEST),
-            [_part(one, k) for one in others if one.values[k] != NOTHING],
+            [_part(column, k) for column in others if column.values[k] != NOTHING],
             items.errors.get(k),
-            [_part(one, k) for one in items.fields if one.values[k]],
+            [_part(field, k) for field in items.fields if field.values[k]],
             [
                 (table, [_rounded(row) for row in table.items[k][:ROWS]])
                 for table in items.tables
@@ -163,11 +163,11 @@ def plain_items(items: Items) -> list[PlainItem]:
     ]
 
 
-def _part(part: Column | Field, k: int) -> tuple[str, str]:
-    value = part.values[k]
-    if isinstance(part, Column) and part.kind == "number":
+def _part(entry: Column | Field, k: int) -> tuple[str, str]:
+    value = entry.values[k]
+    if isinstance(entry, Column) and entry.column_type == "number":
         value = _three(value)
-    return part.title, shorten(value, LONGEST)
+    return entry.title, shorten(value, LONGEST)
 
 
 def _rounded(row: Row) -> Row:
@@ -176,7 +176,7 @@ def _rounded(row: Row) -> Row:
 
 
 def _three(shown: str) -> str:
-    """A decimal number with three significant digits, as the script shows it."""
+    """Format a decimal number with three significant digits, like the script."""
     return three(float(shown)) if DECIMAL.fullmatch(shown) else shown
 
 
@@ -193,13 +193,13 @@ class _PlainStrips:
             self.top = metric_header(self.metric, *scale_to_largest(self.values), None)["top"]
 
     def of_item(self, k: int) -> list[PlainStrip]:
-        """The strips of one item, together `TOKENS` long."""
+        """Return the strips of one item, together `TOKENS` long."""
         first, last = int(self.strips.first[k]), int(self.strips.first[k + 1])
         each = max(1, TOKENS // max(1, last - first))
-        tokens, found = self.strips.tokens, []
-        for place in range(first, min(last, first + TOKENS)):
-            end = int(self.end[place])
-            begin = end - int(tokens.length[place])
+        tokens, plain = self.strips.tokens, []
+        for strip in range(first, min(last, first + TOKENS)):
+            end = int(self.end[strip])
+            begin = end - int(tokens.length[strip])
             shown, at = [], begin
             while at < end and at - begin < each:
                 after = at + 1
@@ -207,12 +207,12 @@ class _PlainStrips:
                     after += 1
                 shown.append(self._token(at, after))
                 at = after
-            n_more = end - at + int(tokens.left_out[place])
-            found.append(PlainStrip(self.strips.titles[place], shown, n_more))
-        return found
+            n_more = end - at + int(tokens.left_out[strip])
+            plain.append(PlainStrip(self.strips.titles[strip], shown, n_more))
+        return plain
 
     def _token(self, at: int, after: int) -> PlainToken:
-        """A token, or several that share characters, with the sum of their log-probabilities."""
+        """Return a token, or several that share characters, with their summed log-probability."""
         text = self.table.texts[self.table.index[at]]
         shown = f"·{text[1:]}" if text.startswith(" ") else text
         shown = shown.replace("\n", "↵").replace("\t", "⇥") or "∅"
@@ -226,7 +226,7 @@ class _PlainStrips:
         thousandths = self.strips.tokens.numbers["logprob"][at:after]
         each = [value / PER_NAT for value in thousandths[thousandths != MISSING].tolist()]
         if not each:
-            return PlainToken(shown, None, True, "no probability: nothing stands before it")
+            return PlainToken(shown, None, True, "no probability: it is the first token")
         amount = round(min(1.0, max(0.0, -sum(each) / DARKEST)), 2)
         parts = f" ({', '.join(f'{nats:.3f}' for nats in each)})" if after - at > 1 else ""
         tip = f"log-probability {sum(each):.3f}{parts}"
@@ -241,26 +241,26 @@ FEW = 2  # columns that are side by side on a phone
 
 
 def blocks(markdown: Iterable[str]) -> Markup:
-    """HTML of blocks as the modules of `reports` give them."""
-    parts = (part for block in markdown for part in block.strip().split("\n\n"))
-    return Markup("\n").join(_block(part) for part in parts)
+    """Convert Markdown blocks to HTML."""
+    paragraphs = (text for block in markdown for text in block.strip().split("\n\n"))
+    return Markup("\n").join(map(_block, paragraphs))
 
 
 def inline(line: str) -> Markup:
-    """One line's text."""
-    out, place = Markup(""), 0
-    for found in INLINE.finditer(line):
-        out += _text(line[place : found.start()]) + _marked(found)
-        place = found.end()
-    return out + _text(line[place:])
+    """Convert the text of one line to HTML."""
+    out, end = Markup(""), 0
+    for match in INLINE.finditer(line):
+        out += _text(line[end : match.start()]) + _marked(match)
+        end = match.end()
+    return out + _text(line[end:])
 
 
 def _text(value: str) -> Markup:
     return escape(visible(value))
 
 
-def _marked(found: "re.Match[str]") -> Markup:
-    escaped, bold, code, entity, joiner = found.groups()
+def _marked(match: "re.Match[str]") -> Markup:
+    escaped, bold, code, entity, joiner = match.groups()
     if escaped is not None:
         return _text(escaped)
     if bold is not None:
@@ -270,49 +270,49 @@ def _marked(found: "re.Match[str]") -> Markup:
     return Markup("") if joiner else escape(ENTITIES[entity])
 
 
-def _block(part: str) -> Markup:
-    if part.startswith("| "):
-        return _table(part.split("\n"))
-    if part.startswith("- "):
-        lines = (Markup("<li>{}</li>").format(inline(line[2:])) for line in part.split("\n"))
+def _block(block: str) -> Markup:
+    if block.startswith("| "):
+        return _table(block.split("\n"))
+    if block.startswith("- "):
+        lines = (Markup("<li>{}</li>").format(inline(line[2:])) for line in block.split("\n"))
         return Markup("<ul>{}</ul>").format(Markup("").join(lines))
-    if heading := HEADING.fullmatch(part):
+    if heading := HEADING.fullmatch(block):
         return Markup("<h3>{}</h3>").format(inline(heading.group(2)))
-    return Markup("<p>{}</p>").format(inline(part))
+    return Markup("<p>{}</p>").format(inline(block))
 
 
 def _table(lines: list[str]) -> Markup:
-    header, rule, *rows = ([one.strip() for one in BAR.split(line)[1:-1]] for line in lines)
-    right = [one.endswith(":") for one in rule]
+    header, rule, *rows = ([cell.strip() for cell in BAR.split(line)[1:-1]] for line in lines)
+    right = [cell.endswith(":") for cell in rule]
 
     def row(cells: list[str], name: str) -> Markup:
         parts = []
         for k, (cell, aside, title) in enumerate(zip(cells, right, header, strict=True)):
-            kind = "th" if name == "th" or k == 0 else "td"
+            tag = "th" if name == "th" or k == 0 else "td"
             scope = ' scope="col"' if name == "th" else ' scope="row"' if k == 0 else ""
             number = ' class="number"' if aside else ""
-            label = Markup(' data-label="{}"').format(inline(title).striptags()) * (kind == "td")
+            label = Markup(' data-label="{}"').format(inline(title).striptags()) * (tag == "td")
             parts.append(
-                Markup(f"<{kind}{scope}{number}{{}}>{{}}</{kind}>").format(label, inline(cell))
+                Markup(f"<{tag}{scope}{number}{{}}>{{}}</{tag}>").format(label, inline(cell))
             )
         return Markup("<tr>{}</tr>").format(Markup("").join(parts))
 
     head = row(header, "th") if any(header) else Markup("")
     body = Markup("").join(row(cells, "td") for cells in rows)
     many = Markup(' class="many"') if len(header) > FEW else ""  # lines of a phone
-    whole = '<div class="wide"><table{}><thead>{}</thead><tbody>{}</tbody></table></div>'
-    return Markup(whole).format(many, head, body)  # a table that is too wide scrolls in its place
+    layout = '<div class="wide"><table{}><thead>{}</thead><tbody>{}</tbody></table></div>'
+    return Markup(layout).format(many, head, body)  # a table that is too wide scrolls in its place
 
 
 KEPT = "\n\t"
 
 
 def visible(text: str) -> str:
-    """The text with each character that does not print by its number, as the Markdown has it.
+    """Replace unprintable characters by their numbers, as in the Markdown.
 
-    Line feeds and tabs stay. What UTF-8 does not have, a lone surrogate, does not print.
+    Newlines and tabs stay. Lone surrogates, which UTF-8 cannot encode, are unprintable.
     """
     return UNPRINTABLE.sub(
-        lambda found: found.group() if found.group() in KEPT else f"⟨{ord(found.group()):04X}⟩",
+        lambda match: match.group() if match.group() in KEPT else f"⟨{ord(match.group()):04X}⟩",
         text,
     )

@@ -28,11 +28,11 @@ LEFT, RIGHT, TOP, BOTTOM = 60, 410, 26, 200
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """How many values lie in each bin.
+    """Number of values in each bin.
 
     Attributes:
-        edges: [bins + 1], rising.
-        n: [bins].
+        edges: the edges of the bins, ascending, [bins + 1].
+        n: the counts, [bins].
     """
 
     edges: Sequence[float]
@@ -42,29 +42,29 @@ class Counts:
 def counts(
     values: Sequence[float] | np.ndarray, *, edges: Sequence[float] | None = None
 ) -> Counts | None:
-    """Finite values in bins of one width that is easy to read; None below two of them.
+    """Count finite values in bins of equal, round width; None below two values.
 
     Args:
-        edges: of other values that are shown beside these.
+        edges: edges of the bins of other values in the same picture.
     """
-    found = np.asarray(values, np.float64)
-    finite = found[np.isfinite(found)]
+    array = np.asarray(values, np.float64)
+    finite = array[np.isfinite(array)]
     if len(finite) < 2:
         return None
     if edges is None:
         low, high = float(finite.min()), float(finite.max())
-        most = min(MOST, FEWEST + int(math.sqrt(len(finite))))
-        width = step(high - low or abs(high) or 1.0, most)
+        n_bins = min(MOST, FEWEST + int(math.sqrt(len(finite))))
+        width = step(high - low or abs(high) or 1.0, n_bins)
         first, last = math.floor(low / width), math.floor(high / width) + 1
         edges = [k * width for k in range(first, last + 1)]
     return Counts(edges, np.histogram(finite, edges)[0].tolist())
 
 
 def merged(n: np.ndarray, width: float) -> Counts | None:
-    """Bins of one width from 0 on, neighbours put together until few are left.
+    """Merge neighbours of equal bins from 0 on until few are left; None below two values.
 
     Args:
-        n: how many values lie in each; None comes back below two of them.
+        n: number of values in each bin.
     """
     if n.sum() < 2:
         return None
@@ -72,14 +72,14 @@ def merged(n: np.ndarray, width: float) -> Counts | None:
     low, high = int(used[0]), int(used[-1]) + 1
     together = round(step((high - low) * width, MOST) / width) if high - low > MOST else 1
     first, last = low // together, -(-high // together)
-    whole = np.zeros(last * together, np.int64)
-    whole[: min(len(n), len(whole))] = n[: len(whole)]
-    sums = whole.reshape(-1, together).sum(axis=1)[first:]
+    padded = np.zeros(last * together, np.int64)
+    padded[: min(len(n), len(padded))] = n[: len(padded)]
+    sums = padded.reshape(-1, together).sum(axis=1)[first:]
     return Counts([k * together * width for k in range(first, last + 1)], sums.tolist())
 
 
 def histogram(
-    found: Counts,
+    counted: Counts,
     *,
     title: str,
     what: str,
@@ -88,27 +88,27 @@ def histogram(
     signed: bool = False,
     last_open: bool = False,
 ) -> Markup:
-    """Bars over the values.
+    """Draw counts as bars.
 
     Args:
-        what: that is counted, such as "requests".
-        label: of the values, with their unit.
-        mean: marked by a line.
+        what: name of the counted items, such as "requests".
+        label: name and unit of the values.
+        mean: the value at which to draw a line.
         signed: bars below 0 have another colour and pattern.
-        last_open: the last bin has all larger values too.
+        last_open: the last bin also has all larger values.
     """
-    across = Axis(found.edges[0], found.edges[-1], LEFT, RIGHT)
-    most = max(1, *found.n)
-    up = Axis(0, most, BOTTOM, TOP, whole=True)
+    across = Axis(counted.edges[0], counted.edges[-1], LEFT, RIGHT)
+    largest = max(1, *counted.n)
+    up = Axis(0, largest, BOTTOM, TOP, is_integer=True)
     bars = []
-    for k, n in enumerate(found.n):
-        low, high = found.edges[k], found.edges[k + 1]
+    for k, n in enumerate(counted.n):
+        low, high = counted.edges[k], counted.edges[k + 1]
         left, right, top = across.at(low), across.at(high), up.at(n)
-        kind = "bar less" if signed and (low + high) / 2 < 0 else "bar"
-        over = last_open and k == len(found.n) - 1
+        css_class = "bar less" if signed and (low + high) / 2 < 0 else "bar"
+        over = last_open and k == len(counted.n) - 1
         tip = f"{low:.6g} {'and more' if over else f'to {high:.6g}'}: {n} {what}"
         if n:
-            bars.append(box(left + 0.5, top, right - left - 1, BOTTOM - top, kind, tip))
+            bars.append(box(left + 0.5, top, right - left - 1, BOTTOM - top, css_class, tip))
     marks = []
     if mean is not None and math.isfinite(mean):
         x = across.at(mean)
@@ -119,10 +119,11 @@ def histogram(
                 x + (5 if anchor == "start" else -5), TOP - 10, f"mean {mean:.3g}", "strong", anchor
             ),
         ]
-    peak = int(np.argmax(found.n))
+    peak = int(np.argmax(counted.n))
     finding = (
-        f"{sum(found.n)} {what} from {found.edges[0]:.3g} to {found.edges[-1]:.3g}; most, "
-        f"{found.n[peak]}, lie between {found.edges[peak]:.3g} and {found.edges[peak + 1]:.3g}."
+        f"{sum(counted.n)} {what} from {counted.edges[0]:.3g} to {counted.edges[-1]:.3g}; most, "
+        f"{counted.n[peak]}, lie between {counted.edges[peak]:.3g} and "
+        f"{counted.edges[peak + 1]:.3g}."
     )
     return picture(
         title, finding, WIDTH, HEIGHT,
@@ -133,22 +134,24 @@ def histogram(
 def two_sided(
     upper: Counts, lower: Counts, *, title: str, what: str, label: str, names: tuple[str, str]
 ) -> Markup:
-    """Two groups over the same bins, one upwards and one downwards."""
+    """Draw two groups over the same bins, one upwards and one downwards."""
     across = Axis(upper.edges[0], upper.edges[-1], LEFT, RIGHT)
-    most = max(1, *upper.n, *lower.n)
+    largest = max(1, *upper.n, *lower.n)
     middle = (TOP + BOTTOM) / 2
     bars = []
-    for found, name, kind, end in (
+    for counted, name, css_class, end in (
         (upper, names[0], "bar", TOP), (lower, names[1], "bar less", BOTTOM),
     ):  # fmt: skip
-        out = Axis(0, most, middle, end)
-        for k, n in enumerate(found.n):
-            low, high, y = found.edges[k], found.edges[k + 1], out.at(n)
+        out = Axis(0, largest, middle, end)
+        for k, n in enumerate(counted.n):
+            low, high, y = counted.edges[k], counted.edges[k + 1], out.at(n)
             tip = f"{low:.6g} to {high:.6g}: {n} {name} {what}"
             if n:
                 width = across.at(high) - across.at(low) - 1
                 bars.append(
-                    box(across.at(low) + 0.5, min(y, middle), width, abs(y - middle), kind, tip)
+                    box(
+                        across.at(low) + 0.5, min(y, middle), width, abs(y - middle), css_class, tip
+                    )
                 )
     finding = f"{sum(upper.n)} {names[0]} and {sum(lower.n)} {names[1]} {what}."
     return picture(
@@ -166,7 +169,7 @@ CELLS = 18  # of the grid, each way
 
 
 class Labels(NamedTuple):
-    """Labels of both axes, and what a point stands for."""
+    """Labels of both axes, and the name of the items that points count."""
 
     x: str
     y: str
@@ -174,19 +177,19 @@ class Labels(NamedTuple):
 
 
 class Logs(NamedTuple):
-    """Which axes go by powers of ten."""
+    """Axes that are logarithmic."""
 
     x: bool
     y: bool
 
 
 def _axes(values: Sequence[float], start: float, end: float, log: bool) -> Axis:
-    low, high, whole = min(values), max(values), all(value % 1 == 0 for value in values)
+    low, high, is_integer = min(values), max(values), all(value % 1 == 0 for value in values)
     if log:
         margin = (high / low) ** 0.04
-        return Axis(low / margin / 1.05, high * margin * 1.05, start, end, True, whole)
+        return Axis(low / margin / 1.05, high * margin * 1.05, start, end, True, is_integer)
     margin = (high - low) * 0.04 or 0.5
-    return Axis(low - margin, high + margin, start, end, whole=whole)
+    return Axis(low - margin, high + margin, start, end, is_integer=is_integer)
 
 
 class Points(NamedTuple):
@@ -197,7 +200,7 @@ class Points(NamedTuple):
     n: np.ndarray
 
     def items(self) -> Iterator[tuple[tuple[float, float], int]]:
-        """As of a mapping of points."""
+        """Yield each point and its number of items, like `dict.items`."""
         return (((float(x), float(y)), int(n)) for x, y, n in zip(*self, strict=True))
 
 
@@ -216,12 +219,12 @@ def scatter(
     logs: Logs,
     diagonal: bool = False,
 ) -> Markup | None:
-    """Points, or where they are many the number of them in each cell; None below two points.
+    """Draw points, or if they are many their number in each cell; None below two points.
 
     Args:
-        points: (x, y) -> how many items have them; numbers that a logarithm does not take, and
-            numbers that are not finite, are left out.
-        diagonal: where both are equal; both axes then have the same range.
+        points: (x, y) -> number of items; points that are not finite, or not positive on a
+            logarithmic axis, are left out.
+        diagonal: draw the line x = y, and give both axes the same range.
     """
     xs, ys, ns = array("d"), array("d"), array("q")
     for point, k in points.items():
@@ -264,17 +267,17 @@ def _points(counts: Counted, across: Axis, up: Axis) -> list[Markup]:
 
 
 def _cells(counts: Counted, across: Axis, up: Axis, labels: Labels) -> list[Markup]:
-    """Squares, the darker the more points are in them."""
+    """Draw squares, the darker the more points they have."""
     wide, tall = (SCATTER_RIGHT - SCATTER_LEFT) / CELLS, (SCATTER_BOTTOM - SCATTER_TOP) / CELLS
     n: dict[tuple[int, int], int] = {}
     for x, y, count in counts:
         cell = int((across.at(x) - SCATTER_LEFT) / wide), int((SCATTER_BOTTOM - up.at(y)) / tall)
         n[cell] = n.get(cell, 0) + count
-    most = max(n.values())
+    largest = max(n.values())
     return [
         box(
             SCATTER_LEFT + column * wide, SCATTER_BOTTOM - (row + 1) * tall, wide, tall, "cell",
-            f"{count} {labels.what}", 0.15 + 0.85 * math.log1p(count) / math.log1p(most),
+            f"{count} {labels.what}", 0.15 + 0.85 * math.log1p(count) / math.log1p(largest),
         )
         for (column, row), count in sorted(n.items())
     ]  # fmt: skip

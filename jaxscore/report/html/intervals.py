@@ -48,10 +48,10 @@ class Group(NamedTuple):
     """One mean.
 
     Attributes:
-        low, high: of its 95% interval; None without one.
-        shown: the mean as the Markdown has it.
-        reference: value to compare with, or None.
-        n: over how many it is.
+        low, high: the ends of its 95% interval, or None.
+        shown: the mean as in the Markdown.
+        reference: the value to compare with, or None.
+        n: the number of averaged items.
     """
 
     name: str
@@ -66,42 +66,42 @@ class Group(NamedTuple):
 def intervals(
     groups: Sequence[Group], *, title: str, label: str, what: str, reference: str = ""
 ) -> Markup | None:
-    """One line per group, or None without groups. The first `MOST` are drawn.
+    """Draw a line per group, for the first `MOST`; None without groups.
 
     Args:
-        label: of the means.
-        what: that they are over, such as "questions".
-        reference: what the groups' references are.
+        label: name of the means.
+        what: name of the averaged items, such as "questions".
+        reference: description of the groups' references.
     """
     drawn = groups[:MOST]
     if not drawn:
         return None
     every = [v for g in drawn for v in (g.mean, g.low, g.high, g.reference) if v is not None]
     low, high = min(0.0, *every), max(0.0, *every)
-    left = 12 + max(width(short(one.name)) for one in drawn)
-    right = WIDTH - 12 - max(width(one.shown) for one in drawn)
+    left = 12 + max(width(short(group.name)) for group in drawn)
+    right = WIDTH - 12 - max(width(group.shown) for group in drawn)
     across = Axis(low, high if high > low else low + 1, left, right)
     tall = max(TALL, min(2 * TALL, ALL / len(drawn)))
     bottom = GROUPS_TOP + tall * len(drawn) + 4
     parts = [axis_below(across, bottom, label, GROUPS_TOP)]
-    for k, one in enumerate(drawn):
+    for k, group in enumerate(drawn):
         y = GROUPS_TOP + tall * (k + 0.5) + 2
-        span = "" if one.low is None else f", 95% interval {one.low:.4g} to {one.high:.4g}"
-        tip = f"{one.name}: {one.shown}{span}, {one.n} {what}"
-        zero, x = across.at(0), across.at(one.mean)
+        span = "" if group.low is None else f", 95% interval {group.low:.4g} to {group.high:.4g}"
+        tip = f"{group.name}: {group.shown}{span}, {group.n} {what}"
+        zero, x = across.at(0), across.at(group.mean)
         parts += [
-            words(left - 8, y + 4, short(one.name), "strong", "end"),
+            words(left - 8, y + 4, short(group.name), "strong", "end"),
             box(min(zero, x), y - 6, abs(x - zero), 12, "bar soft", tip),
-            words(right + 8, y + 4, one.shown, "strong", "start"),
+            words(right + 8, y + 4, group.shown, "strong", "start"),
         ]
-        if one.low is not None and one.high is not None:
-            parts.append(line(across.at(one.low), y, across.at(one.high), y, "whisker"))
-        if one.reference is not None:
-            at = across.at(one.reference)
+        if group.low is not None and group.high is not None:
+            parts.append(line(across.at(group.low), y, across.at(group.high), y, "whisker"))
+        if group.reference is not None:
+            at = across.at(group.reference)
             parts.append(line(at, y - 9, at, y + 9, "mark"))
         parts.append(dot(x, y, 4, "point", tip))
-    best = max(drawn, key=lambda one: one.mean)
-    least = min(drawn, key=lambda one: one.mean)
+    best = max(drawn, key=lambda group: group.mean)
+    least = min(drawn, key=lambda group: group.mean)
     finding = (
         f"{len(drawn)} groups of {what}, from {least.shown} ({short(least.name)}) to "
         f"{best.shown} ({short(best.name)}). Lines are 95% intervals"
@@ -111,7 +111,7 @@ def intervals(
 
 
 class Point(NamedTuple):
-    """One place of a curve; `low` to `high` is the 95% interval of y, None without one."""
+    """A point of a curve; `low` to `high` is the 95% interval of y, or None."""
 
     x: float
     y: float
@@ -120,27 +120,27 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Its points, x rising."""
+    """A named curve; the points' x ascends."""
 
     name: str
     points: Sequence[Point]
 
 
 def curves(
-    given: Sequence[Curve], *, title: str, x: str, y: str, log: bool = False
+    candidates: Sequence[Curve], *, title: str, x: str, y: str, log: bool = False
 ) -> Markup | None:
-    """Curves, each with a colour, and a letter at its ends, which its name has below.
+    """Draw curves, each with a colour and a letter at its ends and before its name.
 
-    None without a point. Intervals are lines for up to `FEW` curves, otherwise in the tips alone.
+    None without a point. Intervals are lines for up to `FEW` curves, otherwise only in the tips.
 
     Args:
         x, y: labels of the axes; y is a share, from 0 to 1.
-        log: x goes by powers of ten, and is above 0.
+        log: x is logarithmic, and positive.
     """
-    drawn = [one for one in given if one.points][: len(LETTERS)]
+    drawn = [curve for curve in candidates if curve.points][: len(LETTERS)]
     if not drawn:
         return None
-    places = sorted({point.x for one in drawn for point in one.points})
+    places = sorted({point.x for curve in drawn for point in curve.points})
     low, high = places[0], places[-1]
     if low == high:
         low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
@@ -156,30 +156,32 @@ def curves(
         words((LEFT + RIGHT) / 2, BOTTOM + 31, x, "name"),
     ]
     at = []
-    for k, one in enumerate(drawn):
+    for k, curve in enumerate(drawn):
         aside = (k - (len(drawn) - 1) / 2) * apart
-        at.append([(round(across.at(p.x) + aside, 1), round(up.at(p.y), 1)) for p in one.points])
+        at.append([(round(across.at(p.x) + aside, 1), round(up.at(p.y), 1)) for p in curve.points])
     parts += [*_lines(at), *_points(drawn, at, up, spans=spans)]
-    parts += _letters([up.at(one.points[0].y) for one in drawn], LEFT + 6)
-    parts += _letters([up.at(one.points[-1].y) for one in drawn], RIGHT + 6)
-    names = [f"{letter}  {short(one.name)}" for letter, one in zip(LETTERS, drawn, strict=False)]
+    parts += _letters([up.at(curve.points[0].y) for curve in drawn], LEFT + 6)
+    parts += _letters([up.at(curve.points[-1].y) for curve in drawn], RIGHT + 6)
+    names = [
+        f"{letter}  {short(curve.name)}" for letter, curve in zip(LETTERS, drawn, strict=False)
+    ]
     key, n_lines = _key(names)
-    ends = "; ".join(f"{short(one.name)} {one.points[-1].y:.3g}" for one in drawn)
+    ends = "; ".join(f"{short(curve.name)} {curve.points[-1].y:.3g}" for curve in drawn)
     finding = f"{y} against {x}. At {places[-1]:.6g}: {ends}."
     return picture(title, finding, WIDTH, HEIGHT + LINE * (n_lines - 1), *parts, *key)
 
 
-def has_spans(given: Sequence[Curve]) -> bool:
-    """Whether the intervals of these curves are drawn as lines."""
-    drawn = [one for one in given if one.points]
-    known = any(point.low is not None for one in drawn for point in one.points)
-    return known and len(drawn) <= FEW
+def has_spans(candidates: Sequence[Curve]) -> bool:
+    """Return True if the intervals of these curves are drawn as lines."""
+    drawn = [curve for curve in candidates if curve.points]
+    has_intervals = any(point.low is not None for curve in drawn for point in curve.points)
+    return has_intervals and len(drawn) <= FEW
 
 
-def _ticks(places: Sequence[float], across: Axis) -> list[Markup]:
-    """The places themselves where they have room."""
+def _ticks(values: Sequence[float], across: Axis) -> list[Markup]:
+    """Draw ticks at the values as far as there is room."""
     out, end = [], -math.inf
-    for value in places:
+    for value in values:
         text = tick_text(value if value % 1 == 0 else float(f"{value:.3g}"))
         at, half = across.at(value), width(text) / 2
         if at - half > end:
@@ -189,7 +191,7 @@ def _ticks(places: Sequence[float], across: Axis) -> list[Markup]:
 
 
 def _letters(ends: Sequence[float], x: float) -> list[Markup]:
-    """The letters of the curves at x, one above the other where their ends are close."""
+    """Draw the letters of the curves at x, one above the other if their ends are close."""
     order = sorted(range(len(ends)), key=lambda k: (-ends[k], -k))
     places, lowest = [], BOTTOM + 4.0
     for k in order:
@@ -203,7 +205,7 @@ def _letters(ends: Sequence[float], x: float) -> list[Markup]:
 
 
 def _lines(places: Sequence[list[tuple[float, float]]]) -> list[Markup]:
-    """The lines of all curves; where several coincide, their dashes take turns."""
+    """Draw the lines of all curves; the dashes of coinciding ones alternate."""
     segments = [[*pairwise(at)] for at in places]
     shared = Counter(segment for curve in segments for segment in curve)
     earlier: Counter[Segment] = Counter()
@@ -223,7 +225,7 @@ def _points(
     *,
     spans: bool,
 ) -> list[Markup]:
-    """The points of all curves; where several coincide, they are rings around each other."""
+    """Draw the points of all curves; coinciding ones are concentric rings."""
     left = Counter(point for at in places for point in at)
     out = []
     for rank, (curve, at) in enumerate(zip(drawn, places, strict=True)):
@@ -240,12 +242,12 @@ def _points(
 
 
 def _kind(rank: int) -> str:
-    """The class of a curve, by its place among the curves."""
+    """Return the CSS class of a curve by its rank."""
     return f"curve s{rank % COLOURS}{' dashed' if rank >= COLOURS else ''}"
 
 
 def _key(names: Sequence[str]) -> tuple[list[Markup], int]:
-    """The names of the curves, side by side, and how many lines they take."""
+    """Draw the names of the curves side by side; return them and their number of lines."""
     out, x, n_lines = [], float(LEFT), 1
     for rank, name in enumerate(names):
         wide = SWATCH + width(name) + BETWEEN

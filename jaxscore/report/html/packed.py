@@ -36,29 +36,29 @@ MARKS = {True: "y", False: "n", None: "-"}
 
 
 def packed(items: Items) -> str:
-    """The block in base64; the same bytes for the same items."""
+    """Return the block in base64; the same bytes for the same items."""
     arrays: dict[str, np.ndarray] = {}
     header: dict[str, Any] = {
         "what": items.what,
         "one": singular(items.what),
         "n": items.n,
         "nAll": items.n_all,
-        "columns": [_column(one, f"c{k}", arrays) for k, one in enumerate(items.columns)],
-        "fields": [{"title": one.title, "values": list(one.values)} for one in items.fields],
+        "columns": [_column(column, f"c{k}", arrays) for k, column in enumerate(items.columns)],
+        "fields": [{"title": field.title, "values": list(field.values)} for field in items.fields],
         "tables": [
             {
-                "title": one.title,
-                "header": list(one.header),
-                "marked": one.marked,
+                "title": table.title,
+                "header": list(table.header),
+                "marked": table.marked,
                 "items": [
                     [[list(row.cells), row.share, int(row.marked)] for row in rows]
-                    for rows in one.items
+                    for rows in table.items
                 ],
             }
-            for one in items.tables
+            for table in items.tables
         ],
         "textColumn": items.text_column,
-        "errors": {str(place): why for place, why in sorted(items.errors.items())},
+        "errors": {str(index): error for index, error in sorted(items.errors.items())},
         "noise": "".join(MARKS[mark] for mark in items.within_noise),
         "strips": None if items.strips is None else _strips(items.strips, arrays),
     }
@@ -66,31 +66,31 @@ def packed(items: Items) -> str:
 
 
 def _block(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-    parts, place = [], 0
-    places = header["arrays"] = {}
+    parts, offset = [], 0
+    offsets = header["arrays"] = {}
     for name, values in arrays.items():
         little = values.astype(values.dtype.newbyteorder("<"))
         halves = little.view(np.uint8).reshape(-1, 2).T if values.dtype == np.int16 else little
         raw = halves.tobytes()
-        places[name] = [values.dtype.str[1:], place, len(values)]
+        offsets[name] = [values.dtype.str[1:], offset, len(values)]
         parts.append(raw.ljust(-(-len(raw) // 4) * 4, b"\0"))
-        place += len(parts[-1])
+        offset += len(parts[-1])
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode("ascii")
     text = text.ljust(-(-len(text) // 4) * 4)  # arrays begin where four bytes do
     return b"".join([struct.pack("<I", len(text)), text, *parts])
 
 
 def _column(column: Column, name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    out = {"title": column.title, "kind": column.kind, "hint": column.hint}
-    if column.kind == "number":
+    out = {"title": column.title, "kind": column.column_type, "hint": column.hint}
+    if column.column_type == "number":
         return out | {"values": "\n".join(column.values)}
-    if column.kind == "text":
+    if column.column_type == "text":
         return out | {"values": list(column.values)}
     return out | {"values": _distinct(column.values, name, arrays), "array": name}
 
 
 def _distinct(values: Sequence[str], name: str, arrays: dict[str, np.ndarray]) -> list[str]:
-    """The distinct values in the order of their first use; the index of each goes to `arrays`."""
+    """Return distinct values in order of first use, and store the index of each in `arrays`."""
     index: dict[str, int] = {}
     indices = [index.setdefault(value, len(index)) for value in values]
     arrays[name] = _small(np.array(indices, np.int64))
@@ -98,11 +98,11 @@ def _distinct(values: Sequence[str], name: str, arrays: dict[str, np.ndarray]) -
 
 
 def _small(values: Any) -> np.ndarray:
-    """Whole numbers from 0 in the smallest unsigned type that holds them."""
+    """Convert whole numbers from 0 to the smallest unsigned type that holds them."""
     values = np.asarray(values)
     largest = int(values.max()) if len(values) else 0
-    kinds: Iterable[Any] = (np.uint8, np.uint16, np.uint32)
-    return values.astype(next(kind for kind in kinds if largest <= np.iinfo(kind).max))
+    dtypes: Iterable[Any] = (np.uint8, np.uint16, np.uint32)
+    return values.astype(next(dtype for dtype in dtypes if largest <= np.iinfo(dtype).max))
 
 
 def _strips(strips: Strips, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _strips(strips: Strips, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _metrics(strips: Strips, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """What tokens can be coloured by. Omits metrics that no token has."""
+    """Return the metrics that tokens can be coloured by, without those that no token has."""
     tokens, headers = strips.tokens, []
     arrays["logprob"] = tokens.numbers["logprob"]  # also says which tokens have numbers
     stored: list[tuple[TokenMetric, np.ndarray, float]] = [
@@ -150,12 +150,12 @@ def _metrics(strips: Strips, arrays: dict[str, np.ndarray]) -> list[dict[str, An
 
 
 TOKENS = 1_000_000  # of all strips, from the first item on
-CHARACTERS = 20_000_000  # of the texts and tables of items, likewise
+CHARACTERS = 20_000_000  # of the texts and tables of items, from the first item on
 LONGEST, SHORT = 20_000, 300  # characters of a text, and of a text beyond `CHARACTERS`
 
 
 def embedded(items: Items) -> Items:
-    """The items that a page has room for, in their order."""
+    """Return the items that a page has room for, in their order."""
     n = min(items.n, n_listed(items.n + items.n_beyond))
     strips = items.strips
     if strips is not None:
@@ -185,13 +185,13 @@ def embedded(items: Items) -> Items:
             for table, rows in zip(items.tables, tables, strict=True)
         ],
         strips=strips,
-        errors={place: why for place, why in items.errors.items() if place < n},
+        errors={index: error for index, error in items.errors.items() if index < n},
         within_noise=items.within_noise[:n],
     )
 
 
 def shorten(text: str, longest: int) -> str:
-    """The beginning of a text, and how much of it is left out."""
+    """Return the beginning of a text, and the number of characters left out."""
     rest = len(text) - longest
     return text if rest <= 0 else f"{text[:longest]} … ({rest} more characters)"
 

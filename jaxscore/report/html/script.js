@@ -430,7 +430,7 @@ function read(span, readout, focused) {
 	const facts = { [n > 1 ? n + " tokens" : "Token"]: JSON.stringify(strips.texts[items.a.token[t]]) };
 	const ids = each.map((k) => strips.ids[items.a.token[k]]), scored = each.filter((k) => items.a.logprob[k] !== MISSING);
 	if (ids[0] >= 0) facts.Id = ids.join(", ");
-	if (!scored.length && shows.logprob) facts["Log-probability"] = "none: nothing stands before it";
+	if (!scored.length && shows.logprob) facts["Log-probability"] = "none: it is the first token";
 	else {
 		if (!scored.some(unsure)) facts["Most probable"] = scored.map((k) => (greedy(k) ? "yes" : "no ≠")).join(", ");
 		if (shows.logprob) facts.Probability = Math.exp(total(shows.logprob, t, n) / 1000).toPrecision(3);

@@ -1,4 +1,4 @@
-"""ChronoLogic: which answer would a text of that time give?
+"""ChronoLogic: the answers that a text of a given time would give.
 
 Scores the answers of questions (`answer_scores`), or lets the model choose among lettered options
 (`multiple_choice`).
@@ -53,8 +53,8 @@ BOUNDARIES: dict[str, Boundary] = {
 }
 ADVICE = (
     "joint, the formula of the paper: all tokens of the answer; separate splits off the "
-    "space before it, as no text does; upstream drops its first token, and an answer of one token "
-    "then scores 0, the best there is: take it to repeat published numbers alone"
+    "space before it, unlike normal text; upstream drops its first token, and an answer of one "
+    "token then scores 0, the best score: take it only to repeat published numbers"
 )
 
 
@@ -146,7 +146,7 @@ class Settings(AnswerSettings, IntervalSettings):
         return variants
 
     def unused(self) -> list[str]:
-        """Warnings about settings that are not their defaults and have no effect in the mode."""
+        """Return warnings about changed settings without effect in the mode."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return [
             f"setting {name}: of no effect in mode {self.mode}, only in {' and '.join(modes)}"
@@ -155,7 +155,7 @@ class Settings(AnswerSettings, IntervalSettings):
         ]
 
     def record(self) -> dict[str, Any]:
-        """The settings that have an effect in the mode, as a report has them."""
+        """Return the settings for a report that have an effect in the mode."""
         values = super().record()
         return {k: v for k, v in values.items() if self.mode in EFFECTIVE.get(k, MODES)}
 
@@ -165,12 +165,12 @@ def _labelled(row: Row) -> Row:
 
 
 def label(value: Any, where: str) -> str:
-    """Name in messages of a question: `questions.jsonl:3 'Which city?'`."""
-    place = re.sub("^item (?=[0-9]+$)", "question ", Path(where).name).replace(": item ", ":")
+    """Return a question's name in messages: `questions.jsonl:3 'Which city?'`."""
+    location = re.sub("^item (?=[0-9]+$)", "question ", Path(where).name).replace(": item ", ":")
     text = value.get("main_question") if isinstance(value, dict) else None
     if not isinstance(text, str):
-        return place
-    return f"{place} {text[:SHOWN]!r}{'…' if len(text) > SHOWN else ''}"
+        return location
+    return f"{location} {text[:SHOWN]!r}{'…' if len(text) > SHOWN else ''}"
 
 
 class Record(AnswerRecord, LetterRecord, total=False):
@@ -180,7 +180,7 @@ class Record(AnswerRecord, LetterRecord, total=False):
 def _score(lm: Any, questions: Iterable[Question], settings: Settings) -> Iterator[dict[str, Any]]:
     """Score the answers of each question."""
     prompting = settings.prompting(lm, _answer_examples(settings))
-    settings.note(lm, prompting, (one.context(settings.metadata) for one in questions))
+    settings.note(lm, prompting, (question.context(settings.metadata) for question in questions))
 
     pending: deque[list[Request]] = deque()  # of questions without a record
 
@@ -239,7 +239,7 @@ def _summary_of_answers(records: Sequence[Mapping[str, Any]], settings: Settings
 
 
 def _answer_examples(settings: Settings) -> list[Example]:
-    """Each few-shot question with its first right answer."""
+    """Return each few-shot question with its first right answer."""
     examples = []
     for question in settings.drawn():
         prompt = question.context(settings.metadata)
@@ -249,9 +249,9 @@ def _answer_examples(settings: Settings) -> list[Example]:
 
 
 def _choose(lm: Any, questions: Iterable[Question], settings: Settings) -> Iterator[dict[str, Any]]:
-    """Let the model write a letter, and compute the probability that it gives each letter."""
+    """Let the model write a letter, and compute the probability of each letter."""
     prompting = settings.prompting(lm, quiz_examples(settings))
-    quizzes: list[Quiz | str] = []  # why a question makes none
+    quizzes: list[Quiz | str] = []  # the error of a question without a quiz
     keys = []
     for question in questions:
         try:
@@ -322,7 +322,7 @@ def _quiz_of(question: Question, settings: Settings) -> Quiz:
 
 
 def quiz_examples(settings: Settings) -> list[Example]:
-    """Each few-shot question as in a prompt, with the first of its right letters after a space."""
+    """Return each few-shot question as in a prompt, with a space and its first right letter."""
     examples = []
     for question in settings.drawn():
         quiz = _quiz_of(question, settings)
@@ -342,9 +342,9 @@ def _letter_masses(lm: Any, quizzes: Sequence[Quiz], *, special_tokens: bool) ->
         return [multiple_choice.listed_letter_mass(scores) for scores in listed]
     encoder = require_local("chronologic", lm).encoder
     try:
-        most = max((len(quiz.choices) for quiz in quizzes), default=0)
-        ids = multiple_choice.letter_ids(encoder, most)
-    except InputError as problem:  # the letters that are written can be read all the same
+        largest_n = max((len(quiz.choices) for quiz in quizzes), default=0)
+        ids = multiple_choice.letter_ids(encoder, largest_n)
+    except InputError as problem:  # the written letters remain usable
         return [multiple_choice.unknown_mass(str(problem)) for _ in quizzes]
     scores = lm.label(
         LabelRequest(
@@ -362,7 +362,7 @@ def _letter_masses(lm: Any, quizzes: Sequence[Quiz], *, special_tokens: bool) ->
 
 
 def score_headline(means: Mapping[str, Estimate]) -> str:
-    """The mean Brier score, with its interval."""
+    """Return the mean Brier score with its interval as text."""
     brier, uniform = means["brier"], means["uniform_brier"]
     if brier.mean is None:
         return "no question was scored"
@@ -373,7 +373,7 @@ def score_headline(means: Mapping[str, Estimate]) -> str:
 
 
 def quiz_headline(means: Mapping[str, Estimate], no_letter: int) -> str:
-    """Accuracy and skill of the letters written, with their intervals."""
+    """Return the accuracy and skill of the written letters with their intervals as text."""
     accuracy, skill = means["accuracy"], means["skill"]
     if accuracy.mean is None:
         return "no question was answered"
@@ -385,8 +385,8 @@ def quiz_headline(means: Mapping[str, Estimate], no_letter: int) -> str:
 
 
 class Chronologic(System):
-    """How probable does a model find the answers that a text of that time would give?
-    (ChronoLogic)
+    """Compute a model's probabilities of the answers that a text of a given time would
+    give (ChronoLogic).
 
     questions, one object per line:
       {"metadata_frame": "The following passage comes from a book of 1887.",
@@ -440,7 +440,7 @@ class Chronologic(System):
     def read(
         self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """See `System.read`; messages name a question by its text too."""
+        """See `System.read`; messages also show a question's text."""
         return map(_labelled, super().read(source, columns, lists))
 
     def check(self, items: Items, settings: Settings) -> None:
@@ -469,12 +469,12 @@ class Chronologic(System):
         return (_choose if settings.mode == "mcq" else _score)(lm, items, settings)
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
-        """Brier scores of answers, or accuracy and skill of letters."""
+        """Return Brier scores of answers, or accuracy and skill of letters."""
         is_quiz = settings.mode == "mcq"
         return (_summary_of_letters if is_quiz else _summary_of_answers)(records, settings)
 
     def report(self, run: Report) -> Document:
-        """Worst questions first; see `chronologic.report`."""
+        """Return the report, worst questions first; see `chronologic.report`."""
         return report(run.source(items=run.records, strips=run.strips()))
 
 

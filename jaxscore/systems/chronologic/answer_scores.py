@@ -1,7 +1,7 @@
-"""Probabilities of the answers that a text of that time would give (ChronoLogic).
+"""Probabilities of the answers that a text of a given time would give (ChronoLogic).
 
-Each answer is scored by its mean log-probability after the question, the scores of a question
-become probabilities by a softmax, and the Brier score says how far they are from the truth.
+Each answer is scored by its mean log-probability after the question, a softmax turns the scores of
+a question into probabilities, and the Brier score is their distance from the truth.
 """
 
 import collections
@@ -25,7 +25,7 @@ COLUMNS = {
     "top_accuracy": Column("top_correct", share=True),
 }
 NO_CATEGORY = "(none)"
-SEPARATOR = " "  # published, between `ANSWER:` and an answer; part of the context
+SEPARATOR = " "  # the published one after `ANSWER:`; part of the context
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,12 @@ class Question(ExampleItem):
     """A question with its answers.
 
     Attributes:
-        main_question: its text.
-        metadata_frame: text before the question; may be empty.
-        question_category: any name.
-        answer_strings: at least one.
-        answer_probabilities: truth of each answer, 0 to 1.
-        answer_types: kind of each answer, such as "negation"; None if they are not known.
+        main_question: the question's text.
+        metadata_frame: the text before the question, possibly empty.
+        question_category: a freely chosen name.
+        answer_strings: the answers, at least one.
+        answer_probabilities: the truth of each answer, 0 to 1.
+        answer_types: the type of each answer, such as "negation"; None if unknown.
     """
 
     main_question: str
@@ -49,23 +49,23 @@ class Question(ExampleItem):
     answer_types: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check the lists, and replace what is null by its default."""
+        """Check the lists, and replace null by the defaults."""
         for name in ("answer_strings", "answer_types"):
-            for place, value in enumerate(getattr(self, name) or (), start=1):
+            for k, value in enumerate(getattr(self, name) or (), start=1):
                 if not isinstance(value, str):
                     raise InputError(
-                        f'field "{name}", entry {place} is {str(value)[:20]}, expected a string'
+                        f'field "{name}", entry {k} is {str(value)[:20]}, expected a string'
                     )
-        for place, value in enumerate(self.answer_probabilities, start=1):
+        for k, value in enumerate(self.answer_probabilities, start=1):
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not 0 <= value <= 1:
                 raise InputError(
-                    f'field "answer_probabilities", entry {place} is {str(value)[:20]!r}, '
+                    f'field "answer_probabilities", entry {k} is {str(value)[:20]!r}, '
                     "expected a number from 0 to 1"
                 )
         n_answers = len(self.answer_strings)
         if not n_answers:
-            raise InputError("it has no answer; expected at least one in answer_strings")
+            raise InputError("answer_strings is empty; expected at least one answer")
         for name in ("answer_probabilities", "answer_types"):
             if (values := getattr(self, name)) is not None and len(values) != n_answers:
                 raise InputError(
@@ -82,7 +82,7 @@ class Question(ExampleItem):
 
     @property
     def is_right(self) -> list[bool]:
-        """Whether each answer has truth 1, so that naming it is right."""
+        """True for each answer with truth 1, so that choosing it is right."""
         return right_answers(self.answer_probabilities)
 
     def check_example(self) -> None:
@@ -91,21 +91,21 @@ class Question(ExampleItem):
             raise InputError("no answer has probability 1, so none can be shown as right")
 
     def context(self, metadata: bool = True) -> str:
-        """The text before an answer, to the letter of the published script."""
+        """Return the text before an answer, identical to the published script's."""
         frame = f"{self.metadata_frame}\n" if metadata and self.metadata_frame else ""
         return f"{frame}QUESTION: {self.main_question}\nANSWER: "
 
 
 def right_answers(truth: Sequence[float]) -> list[bool]:
-    """Whether each answer has truth 1."""
+    """Return True for each answer with truth 1."""
     return [value == 1.0 for value in truth]
 
 
 def _scores(record: Mapping[str, Any]) -> list[float]:
-    """The scores of a stored record, in which an infinite one is a text.
+    """Return the scores of a stored record, which has infinities as text.
 
     Raises:
-        InputError: there is not one for each answer.
+        InputError: their number differs from that of the answers.
     """
     scores = [float(score) for score in record["scores"]]
     if len(scores) != len(record["answers"]):
@@ -176,10 +176,10 @@ class AnswerRecord(TypedDict, total=False):
 
 
 def repeated_answers(records: Iterable[Mapping[str, Any]], field: str) -> list[str]:
-    """Warnings about questions with an answer twice: valid, and each of them gets a share.
+    """Return warnings about repeated answers of a question, which are valid and share its mass.
 
     Args:
-        field: of the records, with the answers.
+        field: the records' field with the answers.
     """
     out = []
     for record in records:
@@ -193,7 +193,7 @@ def repeated_answers(records: Iterable[Mapping[str, Any]], field: str) -> list[s
 
 
 def without_right_answer(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Warnings about questions without a right answer: valid, as in the published script."""
+    """Return warnings about questions without a right answer: valid, as in the published script."""
     out = []
     for record in records:
         if "error" not in record and not any(right_answers(record["truth"])):
@@ -206,11 +206,11 @@ def without_right_answer(records: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def split(prompt: str, answer: str, separator: str | None) -> tuple[str, str]:
-    """A context and an answer with another separator between them than the published one.
+    """Return a context and an answer with another separator than the published one.
 
     Args:
-        prompt: as `Question.context` makes it.
-        separator: becomes part of the answer; None leaves the two as they are.
+        prompt: the result of `Question.context`.
+        separator: the separator, which becomes part of the answer; None changes nothing.
     """
     if separator is None:
         return prompt, answer
@@ -224,24 +224,24 @@ def requests(
     prompting: Prompting = PLAIN,
     separator: str | None = None,
 ) -> list[Request]:
-    """One per answer; `separator` is as of `split`."""
+    """Return one request per answer; for `separator` see `split`."""
     key = question.context(metadata)
     context = prompting.context_of(split(key, "", separator)[0], key)
     return [
-        Request(str(place), context, prompting.continuation_of(split(key, answer, separator)[1]))
-        for place, answer in enumerate(question.answer_strings, start=1)
+        Request(str(k), context, prompting.continuation_of(split(key, answer, separator)[1]))
+        for k, answer in enumerate(question.answer_strings, start=1)
     ]
 
 
 def record_of(
     question: Question, results: Sequence[ScoredRequest], boundary: str
 ) -> dict[str, Any]:
-    """The record of a question without `line`: `error` and no scores if an answer failed.
+    """Return the record of a question without `line`: `error` and no scores if an answer failed.
 
     Args:
-        results: one for each of `requests`.
-        boundary: the setting; "upstream" gives an answer with no token left the score 0.0, as
-            the published script does, and any other fails the question.
+        results: the result of each of `requests`.
+        boundary: the setting; with "upstream" an answer with no token left scores 0.0, as in the
+            published script, and with any other its question fails.
     """
     record: dict[str, Any] = {
         "question": question.main_question,
@@ -250,11 +250,13 @@ def record_of(
         "answer_types": None if question.answer_types is None else list(question.answer_types),
         "truth": list(question.answer_probabilities),
     }
-    for place, result in enumerate(results, start=1):
+    for k, result in enumerate(results, start=1):
         is_empty = not result.n_scored and boundary != "upstream"
-        error = result.error or ("it has no tokens, so it has no probability" if is_empty else None)
+        error = result.error or (
+            "found 0 tokens, so its probability is undefined" if is_empty else None
+        )
         if error:
-            return record | {"error": f"answer {place}: {error}"}
+            return record | {"error": f"answer {k}: {error}"}
     scores = [0.0 if result.mean_logprob is None else result.mean_logprob for result in results]
     probabilities = softmax(scores)
     is_right = question.is_right
@@ -264,7 +266,7 @@ def record_of(
         "n_tokens": [result.n_tokens for result in results],
         "brier": brier(probabilities, question.answer_probabilities),
         "uniform_brier": uniform_brier(question.answer_probabilities),
-        # Of equal answers argmax takes the first. Without a right answer none can be named.
+        # argmax takes the first of equal answers. Without a right answer the verdict is None.
         "top_correct": is_right[int(probabilities.argmax())] if any(is_right) else None,
     }
     if any(result.truncated for result in results):

@@ -1,4 +1,4 @@
-"""ChronoLogic's questions with lettered options: which letter does the model write?"""
+"""ChronoLogic's questions with lettered options, of which the model writes a letter."""
 
 import dataclasses
 import math
@@ -31,9 +31,9 @@ COLUMNS = {
     "letter_accuracy": Column("letter_correct", share=True),
     "letter_brier": Column("letter_brier"),
 }
-# What a letter's token begins with in a vocabulary: nothing, or a blank as byte-level BPE and
-# SentencePiece write it.
-BLANKS = ("", "Ġ", "▁")
+# Prefixes of a letter's token in a vocabulary: none, or the space of byte-level BPE or
+# SentencePiece.
+SPACES = ("", "Ġ", "▁")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Quiz:
 
 @dataclasses.dataclass(frozen=True)
 class LetterMass:
-    """Next-token probability of each letter of a quiz, under the whole vocabulary.
+    """Next-token probability of each letter of a quiz, over the whole vocabulary.
 
     Attributes:
-        mass: float64 [choices], a letter's tokens with and without a blank taken together.
-        outside: probability of everything else, letters beyond the choices included.
-        unlisted: letters that an endpoint's list lacks; their mass is 0.
-        error: why nothing is known.
+        mass: float64 [choices], summed over a letter's tokens with and without a leading space.
+        outside: the probability of all other tokens, including letters beyond the choices.
+        unlisted: the letters that an endpoint's list lacks; their mass is 0.
+        error: the reason why the probabilities are unknown.
     """
 
     mass: np.ndarray
@@ -69,7 +69,7 @@ class LetterMass:
 
 
 def _logs(record: Mapping[str, Any]) -> list[float]:
-    """Log-probability of each letter."""
+    """Return the log-probability of each letter."""
     return [math.log(p) if p > 0 else -math.inf for p in record["letter_probabilities"]]
 
 
@@ -84,15 +84,15 @@ def _right_from_wrong(record: Mapping[str, Any]) -> float:
 
 
 def _written_option(record: Mapping[str, Any]) -> str:
-    """The text of the option whose letter is written: the order of options may differ."""
+    """Return the text of the written letter's option, since the order of options may differ."""
     letter = record.get("chosen")
     if letter is None:
         return "(no letter)"
     if letter not in LETTERS or len(letter) != 1:
-        raise InputError('field "chosen" is no letter')
-    place = LETTERS.index(letter)
+        raise InputError('field "chosen" is not a letter')
+    index = LETTERS.index(letter)
     choices: list[str] = record["choices"]
-    return choices[place] if place < len(choices) else "(no option's letter)"
+    return choices[index] if index < len(choices) else "(no option's letter)"
 
 
 def _likeliest_option(record: Mapping[str, Any]) -> str:
@@ -156,94 +156,94 @@ def quiz_of(
     include_negation: bool = False,
     shuffle: bool = True,
 ) -> Quiz:
-    """The quiz of a question.
+    """Return the quiz of a question.
 
-    The order of its choices follows from the seed and its own texts alone: the same on every
-    machine, and whichever other questions are in the file. The published script draws from one
-    generator, question after question.
+    The order of its choices depends only on the seed and its texts: it is the same on every
+    machine and with any other questions in the file. The published script draws from one generator
+    for all questions.
 
     Raises:
         InputError: no option is right, there are more options than letters, or negations are left
-            out and the types are not known.
+            out and the types are unknown.
     """
-    places = list(range(len(question.answer_strings)))
+    indices = list(range(len(question.answer_strings)))
     if not include_negation:
         if question.answer_types is None:
             raise InputError(
-                'no field "answer_types", which tells the negations that are left out; '
-                "add it, or keep the negations (--include-negation)"
+                'no field "answer_types", which marks the negations to leave out; add it, or keep '
+                "the negations (--include-negation)"
             )
-        places = [place for place in places if question.answer_types[place] != "negation"]
-    if not any(question.is_right[place] for place in places):
-        dropped = "" if include_negation else " among those that are no negation"
+        indices = [k for k in indices if question.answer_types[k] != "negation"]
+    if not any(question.is_right[k] for k in indices):
+        dropped = "" if include_negation else " among those that are not a negation"
         raise InputError(f"no answer is correct{dropped}, expected one of probability 1.0")
-    if len(places) > len(LETTERS):
+    if len(indices) > len(LETTERS):
         raise InputError(
-            f"{len(places)} options, and there are letters for {len(LETTERS)}; leave some out"
+            f"{len(indices)} options, and there are letters for {len(LETTERS)}; leave some out"
         )
     if shuffle:
-        # Sorted by drawn numbers: Python keeps what a seed draws from version to version, and
-        # promises nothing for what `shuffle` makes of it.
+        # Sorted by drawn numbers: Python guarantees `random()` of a seed across versions, but not
+        # `shuffle`.
         texts = [str(seed), question.main_question, *question.answer_strings]
         drawn = random.Random("\n".join(texts))
-        places.sort(key=lambda _: drawn.random())
-    choices = tuple(question.answer_strings[place] for place in places)
+        indices.sort(key=lambda _: drawn.random())
+    choices = tuple(question.answer_strings[k] for k in indices)
     lines = [question.metadata_frame] if metadata and question.metadata_frame else []
     lines.append(f"QUESTION: {question.main_question}")
     lines += [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
-    truth = tuple(question.answer_probabilities[place] for place in places)
+    truth = tuple(question.answer_probabilities[k] for k in indices)
     return Quiz(choices, truth, "\n".join([*lines, INSTRUCTION]))
 
 
 def letter_ids(encoder: TextEncoder, n: int) -> list[tuple[int, ...]]:
-    """For the first n letters the ids of the tokens that are it, after a blank or without one.
+    """Return the token ids of each of the first n letters, with and without a leading space.
 
     Raises:
-        InputError: the vocabulary has no such token for a letter.
+        InputError: the vocabulary lacks such a token for a letter.
     """
     vocabulary = encoder.tokenizer.get_vocab()
     letters = LETTERS[:n]
-    found = [
-        tuple(vocabulary[blank + letter] for blank in BLANKS if blank + letter in vocabulary)
+    ids_by_letter = [
+        tuple(vocabulary[space + letter] for space in SPACES if space + letter in vocabulary)
         for letter in letters
     ]
-    if missing := [letter for letter, ids in zip(letters, found, strict=True) if not ids]:
+    if missing := [letter for letter, ids in zip(letters, ids_by_letter, strict=True) if not ids]:
         raise InputError(
-            f"the tokenizer has no token for the letters {', '.join(missing)}, so their "
+            f"the tokenizer lacks a token for the letters {', '.join(missing)}, so their "
             "probabilities are not available"
         )
-    return found
+    return ids_by_letter
 
 
 def letter_mass(quiz: Quiz, scores: LabelScores, ids: Sequence[tuple[int, ...]]) -> LetterMass:
-    """The mass of a local model.
+    """Return the mass of a local model.
 
     Args:
-        scores: of the ids of the quiz's letters, one after another.
-        ids: as of `letter_ids`.
+        scores: the scores of the quiz's letter ids, in order.
+        ids: the result of `letter_ids`.
     """
     if scores.error:
         return unknown_mass(scores.error)
     left = iter(np.exp(scores.logprob))
-    mass = np.array([sum(next(left) for _ in own) for own in ids[: len(quiz.choices)]])
+    mass = np.array([sum(next(left) for _ in letter) for letter in ids[: len(quiz.choices)]])
     if not mass.any():
         return unknown_mass("every letter has probability 0")
     return LetterMass(mass, scores.outside)
 
 
 def unknown_mass(error: str) -> LetterMass:
-    """Nothing is known, and why."""
+    """Return unknown probabilities with the reason."""
     return LetterMass(np.zeros(0), 1.0, error=error)
 
 
 def letter_texts(quiz: Quiz) -> tuple[str, ...]:
-    """The labels to request from an endpoint: each letter without a blank and after one."""
+    """Return the labels to request from an endpoint: each letter with and without a space."""
     letters = LETTERS[: len(quiz.choices)]
-    return tuple(blank + letter for letter in letters for blank in ("", " "))
+    return tuple(space + letter for letter in letters for space in ("", " "))
 
 
 def listed_letter_mass(scores: ListedLabelScores) -> LetterMass:
-    """The mass from an endpoint's scores of `letter_texts`: an unlisted text counts as 0."""
+    """Return the mass from an endpoint's scores of `letter_texts`: an unlisted text counts as 0."""
     if scores.error:
         return unknown_mass(scores.error)
     mass = np.nan_to_num(np.exp(scores.logprob), nan=0.0).reshape(-1, 2).sum(axis=1)
@@ -256,7 +256,7 @@ def listed_letter_mass(scores: ListedLabelScores) -> LetterMass:
 def record_of(
     question: Question, quiz: Quiz, written: Generated, letters: LetterMass
 ) -> dict[str, Any]:
-    """The record of a question without `line`; one without generated text has `error`."""
+    """Return the record of a question without `line`; one without generated text has `error`."""
     record: dict[str, Any] = {
         "question": question.main_question,
         "question_category": question.question_category,
@@ -267,7 +267,7 @@ def record_of(
     }
     if written.error:
         return {**record, "error": written.error}
-    # A server may send a lone surrogate, which no file in UTF-8 can hold.
+    # A server may send a lone surrogate, which UTF-8 cannot encode.
     response = written.text.encode("utf-8", "replace").decode()
     match = CHOICE.search(response)
     chosen = match.group() if match else None
@@ -295,17 +295,18 @@ def record_of(
 
 
 def with_letters(records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """The records whose letters have known probabilities."""
+    """Return the records whose letters have known probabilities."""
     return where(records, lambda record: record.get("letter_probabilities") is not None)
 
 
 def count_responses(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Counts of the responses, and one mean.
+    """Count the responses, and average the probability outside the letters.
 
     Returns:
-        `n`, those that name `no_letter` or a letter that is `no_option`, those whose question has
-        `all_correct` options, those `without_letters`' probabilities, and `letter_outside`, the
-        mean probability that is on no option's letter, None if none is known.
+        Counts of all responses (`n`), of those with `no_letter` or a letter that is `no_option`,
+        of questions with only right options (`all_correct`) and of those `without_letters`'
+        probabilities; and `letter_outside`, the mean probability outside the options' letters, or
+        None if unknown.
     """
     counts = dict.fromkeys(("n", "no_letter", "no_option", "all_correct", "without_letters"), 0)
     outside = array("d")

@@ -55,7 +55,7 @@ UNIFORM = ("uniform_brier", "are what equal probabilities would get")
 
 
 def report(source: Source) -> Document:
-    """The report of a run."""
+    """Return the report of a run."""
     return _letters(source) if source.record["settings"]["mode"] == "mcq" else _answers(source)
 
 
@@ -70,9 +70,9 @@ def _answers(source: Source) -> Document:
         *by_category(summary, "top_accuracy", "Top answer right, by category", "questions"),
     ]
     if scaled is not None:
-        for part in ("before", "after"):
-            title = f"Reliability {part} temperature scaling"
-            charts += calibrated(title, scaled[part], "answers")
+        for stage in ("before", "after"):
+            title = f"Reliability {stage} temperature scaling"
+            charts += calibrated(title, scaled[stage], "answers")
     return Document(
         system="chronologic",
         title=f"ChronoLogic, probabilities of answers: {model_of(record)}",
@@ -176,7 +176,7 @@ def _means_by_category(
 
 
 def _temperature(scaling: Mapping[str, Any] | None) -> list[str]:
-    """Effect of one temperature on the probabilities; `scaling` is as of `calibrate.rescale`."""
+    """Return the effect of temperature scaling, the result of `temperature.rescale`."""
     if scaling is None:
         return [
             "## Temperature scaling",
@@ -186,7 +186,7 @@ def _temperature(scaling: Mapping[str, Any] | None) -> list[str]:
     before, after = scaling["before"], scaling["after"]
     names = {"brier": "Brier", "cross_entropy": "Cross-entropy, nats", "ece": "ECE"}
     rows = [[names[key], number(before[key]), number(after[key])] for key in names]
-    bound = ", a bound of the search: there is no best one" if scaling["at_bound"] else ""
+    bound = ", a bound of the search: no optimum was reached" if scaling["at_bound"] else ""
     sure = "too sure" if scaling["temperature"] > 1 else "not sure enough"
     return [
         "## Temperature scaling",
@@ -202,13 +202,13 @@ def _temperature(scaling: Mapping[str, Any] | None) -> list[str]:
 
 
 def _responses(counts: Mapping[str, Any]) -> str:
-    """What the responses of a multiple choice are like."""
+    """Describe the responses of a multiple choice."""
     n = counts["n"]
     if not n:
         return "No response was generated."
     lines = [
         f"Unparsable responses, which name no letter: {counts['no_letter']} of {n} "
-        f"({100 * counts['no_letter'] / n:.1f}%). Letters that are no option: "
+        f"({100 * counts['no_letter'] / n:.1f}%). Letters without an option: "
         f"{counts['no_option']} of {n} ({100 * counts['no_option'] / n:.1f}%). Both count as wrong."
     ]
     if counts["all_correct"]:
@@ -231,19 +231,19 @@ def _responses(counts: Mapping[str, Any]) -> str:
 
 
 def _answer_items(source: Source) -> Items:
-    every = source.items
-    order = worst_first(every, lambda one: (-one["brier"],))
-    places = order[: n_listed(len(order))]
-    questions = [every[place] for place in places]
+    items = source.items
+    order = worst_first(items, lambda row: (-row["brier"],))
+    indices = order[: n_listed(len(order))]
+    questions = [items[k] for k in indices]
     if source.strips:
-        source = dataclasses.replace(source, strips=[source.strips[place] for place in places])
+        source = dataclasses.replace(source, strips=[source.strips[k] for k in indices])
     return _items(
         source,
         questions,
-        n_beyond=len(order) - len(places),
+        n_beyond=len(order) - len(indices),
         columns=[
-            Column("Brier", "number", [number(one["brier"]) for one in questions]),
-            Column("Top right?", "flag", [yes_no(one["top_correct"]) for one in questions]),
+            Column("Brier", "number", [number(row["brier"]) for row in questions]),
+            Column("Top right?", "flag", [yes_no(row["top_correct"]) for row in questions]),
             _lead(questions, "probabilities", "top answer"),
         ],
         right="correct",
@@ -251,37 +251,37 @@ def _answer_items(source: Source) -> Items:
             "Answers",
             ["Answer", "Type", "Truth", "Score, nats per token", "Probability", "Tokens"],
             "right",
-            [_answer_rows(one) for one in questions],
+            [_answer_rows(row) for row in questions],
         ),
         strips=strips_of(source),
     )
 
 
 def _letter_items(source: Source) -> Items:
-    every = source.items
-    order = worst_first(every, lambda one: (one["skill"], -(one["letter_brier"] or 0)))
-    questions = [every[place] for place in order[: n_listed(len(order))]]
+    items = source.items
+    order = worst_first(items, lambda row: (row["skill"], -(row["letter_brier"] or 0)))
+    questions = [items[k] for k in order[: n_listed(len(order))]]
     return _items(
         source,
         questions,
         n_beyond=len(order) - len(questions),
         columns=[
-            Column("Chosen", "category", [one["chosen"] or "no letter" for one in questions]),
-            Column("Right?", "flag", [yes_no(one["correct"]) for one in questions]),
-            Column("Skill", "number", [number(one["skill"], 3) for one in questions]),
-            Column("Letter Brier", "number", [number(one["letter_brier"]) for one in questions]),
+            Column("Chosen", "category", [row["chosen"] or "no letter" for row in questions]),
+            Column("Right?", "flag", [yes_no(row["correct"]) for row in questions]),
+            Column("Skill", "number", [number(row["skill"], 3) for row in questions]),
+            Column("Letter Brier", "number", [number(row["letter_brier"]) for row in questions]),
             _lead(questions, "letter_probabilities", "likeliest letter"),
         ],
         right="letter_correct",
         fields=[
-            Field("Response", [one["response"].strip() or NO_TEXT for one in questions]),
-            Field("Letters' probabilities", [one.get("letter_error", "") for one in questions]),
+            Field("Response", [row["response"].strip() or NO_TEXT for row in questions]),
+            Field("Letters' probabilities", [row.get("letter_error", "") for row in questions]),
         ],
         rows=Rows(
             "Choices",
             ["Choice", "Letter", "Probability"],
             "right",
-            [_choice_rows(one) for one in questions],
+            [_choice_rows(row) for row in questions],
         ),
     )
 
@@ -296,13 +296,13 @@ def _items(
     fields: Sequence[Field] = (),
     **more: Any,
 ) -> Items:
-    """The questions, the worst one first.
+    """Return the questions, the worst first.
 
     Args:
-        right: what `_within_noise` says whether rounding could change.
+        right: the prefix of the field `..._within_noise` on the correctness of a question.
     """
     is_audited = "noise" in source.record
-    marks = ["right or wrong" if one.get(f"{right}_within_noise") else "" for one in questions]
+    marks = ["right or wrong" if row.get(f"{right}_within_noise") else "" for row in questions]
     items = Items(
         what="questions",
         order="worst first",
@@ -310,7 +310,7 @@ def _items(
         columns=[
             Column("Question", "text", [question["question"] for question in questions]),
             Column("Line", "number", [str(question["line"]) for question in questions]),
-            Column("Category", "category", [one["question_category"] for one in questions]),
+            Column("Category", "category", [row["question_category"] for row in questions]),
             *columns,
         ],
         fields=[
@@ -325,7 +325,7 @@ def _items(
 
 
 def _lead(questions: Sequence[Result], field: str, best: str) -> Column:
-    """How far the most probable one is ahead of the next."""
+    """Return a column with the lead of the most probable answer or letter."""
 
     def lead(question: Result) -> str:
         values = sorted(question[field] or [])[-2:]
@@ -337,16 +337,16 @@ def _lead(questions: Sequence[Result], field: str, best: str) -> Column:
 
 
 def _answer_rows(result: Result) -> list[Row]:
-    kinds = result["answer_types"] or [""] * len(result["answers"])
+    types = result["answer_types"] or [""] * len(result["answers"])
     columns = ("answers", "truth", "scores", "probabilities", "n_tokens")
-    values = zip(kinds, *(result[name] for name in columns), strict=True)
+    values = zip(types, *(result[name] for name in columns), strict=True)
     return [
         Row(
-            [answer, kind, f"{truth:g}", number(float(score), 4), number(p, 4), str(n)],
+            [answer, answer_type, f"{truth:g}", number(float(score), 4), number(p, 4), str(n)],
             p,
             truth == 1.0,
         )
-        for kind, answer, truth, score, p, n in values
+        for answer_type, answer, truth, score, p, n in values
     ]
 
 

@@ -1,4 +1,4 @@
-"""Temperature scaling: one number that makes probabilities as sure as they are right.
+"""Temperature scaling: calibration of probabilities by a single parameter.
 
 Scores are divided by a temperature T before the softmax (Guo et al. 2017, arXiv 1706.04599). It is
 fitted on half of the questions and evaluated on the others. Importing this module imports JAX.
@@ -29,10 +29,9 @@ def rescale(results: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any] |
     """Fit a temperature on half of the questions and apply it to the others.
 
     Args:
-        results: each with `line`, `scores` and `truth`; one with an `error` is left out. The
-            answers' truth is divided by its sum for the fit; a question where nothing is true
-            has no part in it.
-        seed: of the split.
+        results: records with `line`, `scores` and `truth`; those with an `error` are left out.
+            The fit divides the answers' truth by its sum, and ignores questions where it is 0.
+        seed: the seed of the split.
 
     Returns:
         `temperature`, `at_bound`, the lines of both parts, and brier, cross_entropy, ece and
@@ -43,7 +42,7 @@ def rescale(results: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any] |
     fitted = np.zeros(len(good), bool)
     for k in random.Random(seed).sample(range(len(usable)), len(usable) // 2):
         fitted[usable[k]] = True
-    first, second = (Lazy(np.flatnonzero(part), good.__getitem__) for part in (fitted, ~fitted))
+    first, second = (Lazy(np.flatnonzero(mask), good.__getitem__) for mask in (fitted, ~fitted))
     if not first or not second:
         return None
     temperature, at_bound = _fit(first)
@@ -60,7 +59,7 @@ def rescale(results: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any] |
 
 @jax_settings.isolated()
 def _fit(results: Sequence[Mapping[str, Any]]) -> tuple[float, bool]:
-    """The temperature, and whether it is near a bound of the search."""
+    """Return the temperature, and True if it is near a bound of the search."""
     shape = len(results), max(len(result["scores"]) for result in results)
     scores, truth = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     is_answer = np.zeros(shape, bool)
@@ -91,7 +90,7 @@ def _quality(results: Sequence[Mapping[str, Any]], temperature: float) -> dict[s
 
 
 def cross_entropy(probability: Sequence[float], truth: Sequence[float]) -> float:
-    """-Σ truth·ln p / Σ truth in nats, infinite where something true has probability 0."""
+    """Return -Σ truth·ln p / Σ truth in nats; infinite if a true answer has probability 0."""
     p, t = np.array(probability), np.array(truth)
     with np.errstate(divide="ignore"):
         return float(-(t[t > 0] * np.log(p[t > 0])).sum() / t.sum())
@@ -103,12 +102,12 @@ def fit_loss(
     truth_NK: Float[Array, "N K"],
     is_answer_NK: Bool[Array, "N K"],
 ) -> Float[Array, ""]:
-    """Mean over the questions of -Σ truth·ln softmax(score / T), in nats.
+    """Return the mean over the questions of -Σ truth·ln softmax(score / T), in nats.
 
     Args:
-        scores_NK: of K answers to N questions.
-        truth_NK: sums to 1 over the answers of a question.
-        is_answer_NK: False for what pads a question to K answers.
+        scores_NK: the scores of K answers to N questions.
+        truth_NK: the truth, which sums to 1 over the answers of a question.
+        is_answer_NK: False for padding.
     """
     scaled_NK = jnp.where(is_answer_NK, scores_NK * jnp.exp(-log_temperature), -1e30)
     logprob_NK = jax.nn.log_softmax(scaled_NK)
@@ -121,15 +120,15 @@ def fit_temperature(
     truth_NK: Float[Array, "N K"],
     is_answer_NK: Bool[Array, "N K"],
 ) -> Float[Array, ""]:
-    """The T from LOWEST to HIGHEST with the least cross-entropy (Guo et al. 2017).
+    """Return the T from LOWEST to HIGHEST with the least cross-entropy (Guo et al. 2017).
 
-    Above 1 the model was too sure of itself. The cross-entropy is convex in 1 / T, so there is
-    one minimum; where it lies beyond a bound (all right, or worse than chance) T is that bound.
-    It is flat far from 1, so the best of a few starts is refined.
+    Above 1 the model was overconfident. The cross-entropy is convex in 1 / T, so the minimum is
+    unique; if it is beyond a bound (all right, or worse than chance), T is that bound. It is flat
+    far from 1, so the best of a few starts is refined.
     """
     starts = jnp.linspace(jnp.log(LOWEST), jnp.log(HIGHEST), N_STARTS)
-    found = jax.lax.map(lambda start: fit_loss(start, scores_NK, truth_NK, is_answer_NK), starts)
-    start = starts[jnp.argmin(found)]
+    losses = jax.lax.map(lambda start: fit_loss(start, scores_NK, truth_NK, is_answer_NK), starts)
+    start = starts[jnp.argmin(losses)]
     optimizer = optax.adam(optax.cosine_decay_schedule(LARGEST_STEP, N_STEPS))
 
     def step(carry: Any, _: None) -> tuple[Any, None]:

@@ -122,17 +122,17 @@ class Settings(base.Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ComparedRuns(Rendered):
-    """What differs between two finished runs.
+    """The differences between two finished runs.
 
     Attributes:
         summary: name of a number or decision -> its `Difference`; `n_pairs` and `n_tests`.
         pairs: one record per pair: its name, and each number and decision of both runs, as
             `brier_a` and `brier_b`.
-        headline: the first difference in one line.
-        failures: (name, why) of items that failed in a run.
-        remarks: what a reader of the numbers should know.
-        settings: settings of the comparison, with versions and date.
-        details, listed: fields of the JSON file before these and after them.
+        headline: the first difference as a line.
+        failures: the (name, reason) of items that failed in a run.
+        remarks: facts that matter to readers of the numbers.
+        settings: the settings of the comparison, with versions and date.
+        details, listed: the fields of the JSON file before these and after them.
     """
 
     summary: Mapping[str, Any]
@@ -166,12 +166,12 @@ class ComparedRuns(Rendered):
 
     @functools.cached_property
     def document(self) -> Document:
-        """Results, charts, and what flipped; see `compare.report`."""
+        """The report with results, charts and flips; see `compare.report`."""
         n = len(self.pairs)
         return report(Source(self.system, self.data(), self.headline, n, results=self.pairs))
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with one row per pair.
+        """Return a pandas DataFrame with one row per pair.
 
         Raises:
             InputError: pandas is not installed.
@@ -267,7 +267,7 @@ def _places(pairing: Pairing) -> Places:
 
 
 def _paired_columns(pairing: Pairing) -> dict[str, tuple[str, bool, Values]]:
-    """Return name -> title, True if it is a right decision, and values, in the report's order."""
+    """Return name -> (title, True for a right decision, values), in the report's order."""
     a, b, reader = pairing.a, pairing.b, pairing.opened[0].reader
     columns: dict[str, tuple[str, bool, Values]] = {}
     places = _places(pairing)
@@ -332,7 +332,7 @@ def _details(
 
 
 def _about(opened: OpenRun) -> dict[str, Any]:
-    """Return the facts of a run at the top of the report; the differences have the rest."""
+    """Return the facts of a run for the top of the report; the differences have the rest."""
     names = ("command", "model", "dtype", "boundary")
     return {
         "path": None if opened.path is None else one_line(str(opened.path)),
@@ -343,9 +343,9 @@ def _about(opened: OpenRun) -> dict[str, Any]:
 
 def _failures(opened: OpenRun, run: Run) -> list[tuple[str, str]]:
     """Return a run's failures: those of its report, and records that cannot be read."""
-    failed = [(run.names[place], error) for place, error in run.errors.items()]
+    failed = [(run.names[k], error) for k, error in run.errors.items()]
     if opened.failures is not None:
-        unread = ((run.names[place], run.errors[place]) for place in sorted(run.unread))
+        unread = ((run.names[k], run.errors[k]) for k in sorted(run.unread))
         failed = [*opened.failures, *unread]
     return [(f"{opened.label}: {name}", error) for name, error in failed]
 
@@ -353,7 +353,7 @@ def _failures(opened: OpenRun, run: Run) -> list[tuple[str, str]]:
 def _most_changed(
     columns: Mapping[str, tuple[str, bool, Values]], matched: Matched, a: Run
 ) -> dict[str, list[dict[str, Any]]]:
-    """The values of each number that differ most, with the names of their items."""
+    """Return the largest differences of each number, with the names of their items."""
     out = {}
     for name, (_, is_right, values) in columns.items():
         moved = np.abs(values.b - values.a)
@@ -387,7 +387,7 @@ def _warnings(pairing: Pairing, *, by_bytes: bool) -> Iterator[str]:
     label_a, label_b = (opened.label for opened in pairing.opened)
     for opened in pairing.opened:
         if not opened.facts:
-            yield f"{opened.label} has no manifest next to it, so its settings are not known"
+            yield f"{opened.label} lacks a manifest next to it, so its settings are unknown"
     if rule == SAME_TOKENS:
         yield (
             f"the {title} are matched by id and by their scored tokens: their texts are neither in "

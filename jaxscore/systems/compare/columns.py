@@ -61,10 +61,10 @@ class Column:
             self.values.append(number if is_known else math.nan)  # type: ignore[arg-type]
         self.ends.append(len(self.values))
 
-    def of_unit(self, place: int) -> Any:
+    def of_unit(self, index: int) -> Any:
         """Return the number of a unit, or the list of its numbers; None for NaN."""
-        start = self.ends[place - 1] if place else 0
-        values = self.values[start : self.ends[place]]
+        start = self.ends[index - 1] if index else 0
+        values = self.values[start : self.ends[index]]
         numbers = [None if math.isnan(value) else value for value in values]
         return numbers[0] if len(numbers) == 1 else numbers
 
@@ -74,13 +74,13 @@ class Run:
     """All units of a run.
 
     Attributes:
-        names, ids: unit by unit; an id is text, so that 1 of a table is "1" of JSON.
-        texts, others: digests, None for what is unknown.
-        groups: place of the item that each unit is a part of; None if units are items.
-        n_tokens: `UNKNOWN` if the file does not have it.
-        errors: unit -> why it has no numbers.
-        unread: those of them whose records are not as their system writes them.
-        numbers, choices: columns by name.
+        names, ids: the name and id of each unit; ids are text, so that 1 in a table is "1" in JSON.
+        texts, others: the digests of each unit, None if unknown.
+        groups: the index of the item that each unit is a part of; None if units are items.
+        n_tokens: the number of scored tokens, or `UNKNOWN` if it is not in the file.
+        errors: unit -> the reason why it was not scored.
+        unread: the units whose records are not in their system's format.
+        numbers, choices: the columns by name.
     """
 
     names: list[str]
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def n_without_text(self) -> int:
-        """Number of units with numbers whose text is unknown."""
+        """The number of units with numbers whose text is unknown."""
         return sum(text is None and k not in self.errors for k, text in enumerate(self.texts))
 
 
@@ -113,25 +113,25 @@ def digest(value: object) -> bytes | None:
 
 
 def collect(units: Iterable[Unit]) -> Run:
-    """Return units as columns; a unit without a number or decision has NaN or None there."""
+    """Return units as columns, with NaN and None for missing numbers and decisions."""
     groups, n_tokens, is_grouped = array("q"), array("q"), False
     run = Run([], [], [], [], None, np.zeros(0, np.int64), {}, set(), {}, {})
-    for place, unit in enumerate(units):
+    for index, unit in enumerate(units):
         run.names.append(unit.name)
         run.ids.append(None if unit.id is None else str(unit.id))
         run.texts.append(digest(unit.text))
         run.others.append(digest(unit.others))
         is_grouped |= unit.group is not None
-        groups.append(-1 - place if unit.group is None else unit.group)
+        groups.append(-1 - index if unit.group is None else unit.group)
         n_tokens.append(UNKNOWN if unit.n_tokens is None else unit.n_tokens)
         if unit.error is not None:
-            run.errors[place] = unit.error
+            run.errors[index] = unit.error
         if unit.unread:
-            run.unread.add(place)
+            run.unread.add(index)
         for name, value in unit.numbers.items():
-            _filled(run.numbers, name, place, Column).add(value)
+            _filled(run.numbers, name, index, Column).add(value)
         for name, choice in unit.choices.items():
-            _filled(run.choices, name, place, Choices).add(choice)
+            _filled(run.choices, name, index, Choices).add(choice)
     for name in run.numbers:
         _filled(run.numbers, name, run.n, Column)
     for name in run.choices:
@@ -146,9 +146,9 @@ def collect(units: Iterable[Unit]) -> Run:
 C = TypeVar("C", Column, Choices)
 
 
-def _filled(columns: dict[str, C], name: str, place: int, new: Callable[[], C]) -> C:
-    """Return a column with a missing value for each unit before `place` that has none."""
+def _filled(columns: dict[str, C], name: str, index: int, new: Callable[[], C]) -> C:
+    """Return a column, extended by missing values to the length `index`."""
     column = columns.setdefault(name, new())
-    while len(column) < place:
+    while len(column) < index:
         column.add(None)
     return column

@@ -102,14 +102,14 @@ class OpenRun:
 
 
 def have_same_input(a: OpenRun, b: OpenRun) -> bool:
-    """Return True if both runs read the same bytes alike, so that equal ids are equal texts."""
+    """Return True if both runs read equal bytes in the same way, so equal ids are equal texts."""
     if (a.facts.get("column") or []) != (b.facts.get("column") or []):
         return False
     return a.facts.get("input_sha256") == b.facts.get("input_sha256") is not None
 
 
 def open_run(path: Path) -> OpenRun:
-    """Look at a run's file and its manifest; most of its records are not read yet.
+    """Open a run's file and its manifest, without reading most of its records.
 
     Raises:
         InputError: it cannot be read, or is not a result that can be compared.
@@ -150,8 +150,8 @@ def open_run(path: Path) -> OpenRun:
         reader = alike
         settings = first.get("confidence_settings")
     system = reader.system
-    made = {} if manifest is None else manifest.get("made") or {}
-    version = RECORDS if manifest is None else made.get("records", 1)
+    made_by = {} if manifest is None else manifest.get("made") or {}
+    version = RECORDS if manifest is None else made_by.get("records", 1)
     if version != RECORDS:
         raise InputError(
             f"{path}: its records have version {version}, expected version {RECORDS} of "
@@ -173,15 +173,15 @@ def of_items(name: str, items: Iterable[Any], settings: Mapping[str, Any]) -> Op
     """Return a run from Python.
 
     Args:
-        name: the system's.
-        items: its records, as the output file has them.
+        name: the system's name.
+        items: the run's records, as in the output file.
 
     Raises:
-        InputError: results of that system are not compared, or there are none.
+        InputError: the system's results cannot be compared, or there are none.
     """
     items = list(items)
     if not items:
-        raise InputError("the report of a run has no items, as with on_item; compare its file")
+        raise InputError("found 0 items in a run's report, as with on_item; compare its file")
     reader = _reader_of(name)
     facts = _with_defaults(reader.system, {"command": name, **settings})
     return OpenRun(None, reader, _listed(items), None, facts, has_manifest=False)
@@ -195,7 +195,7 @@ def _listed(items: list[Any]) -> Records:
 
 
 def first_good(records: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the first record without an error; if there is none, the first one."""
+    """Return the first record without an error, or else the first one."""
     first: Any = None
     for _, record in records:
         if isinstance(record, dict) and record.get("error") is None:
@@ -261,7 +261,7 @@ def find_manifest(path: Path) -> Path | None:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a long name has no room for the ending
+    except OSError:  # the name with the ending is too long
         return False
 
 
@@ -287,11 +287,11 @@ def read_manifest(path: Path) -> Mapping[str, Any] | None:
 
 
 def _facts(system: System, manifest: Mapping[str, Any] | None, settings: object) -> dict[str, Any]:
-    """Return the facts of a run by name: from its manifest, and the settings in its report."""
+    """Return the facts of a run by name, from its manifest and the settings in its report."""
     facts: dict[str, Any] = dict(settings) if isinstance(settings, dict) else {}
     if manifest is not None:
         flags, model, versions = (
-            part if isinstance(part := manifest.get(name), dict) else {}
+            section if isinstance(section := manifest.get(name), dict) else {}
             for name in ("flags", "model", "versions")
         )
         facts |= flags | {name: model[name] for name in model if name != "model"}
@@ -304,7 +304,7 @@ def _facts(system: System, manifest: Mapping[str, Any] | None, settings: object)
 
 
 def _with_defaults(system: System, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a run; a fixed setting that it does not have yet has its default."""
+    """Return the facts of a run, with defaults for fixed settings that it lacks."""
     fixed = {
         field.name: field.default
         for field in dataclasses.fields(system.settings)
@@ -345,7 +345,7 @@ def _reader_of(name: str) -> Reader:
 
 
 def _most_alike(readers: Iterable[Reader], record: Mapping[str, Any]) -> Reader | None:
-    """Return the reader most of whose result fields a record has, or None."""
+    """Return the reader with the most result fields in common with a record, or None."""
     likeness = {reader: each for reader in readers if (each := reader.likeness({*record}))}
     return max(likeness, key=lambda reader: likeness[reader], default=None)
 
@@ -356,7 +356,7 @@ def _reader_of_report(
     """Return the reader of a report's JSON file, and its records: the field with the items' name.
 
     Raises:
-        InputError: the report has no records.
+        InputError: the report lacks records.
     """
     readers = [named] if named else _compared_systems()
     holding = [reader for reader in readers if isinstance(report.get(reader.system.what), list)]

@@ -21,11 +21,11 @@ class Matched:
     """Pairs of units, and the units without a pair.
 
     Attributes:
-        a, b: places of the units of each pair, in A's order; both have numbers.
-        only_a, only_b: names of the units whose id the other run does not have, or not so often.
-        other_text: names of the units whose id the other run has with another text.
-        n_failed_pairs: pairs for which at least one run has no numbers.
-        n_repeated: units of A whose id and text an earlier one has; these are paired in order.
+        a, b: the indices of the units of each pair, in A's order; both have numbers.
+        only_a, only_b: the names of units whose id is missing, or less frequent, in the other run.
+        other_text: the names of units whose id has another text in the other run.
+        n_failed_pairs: the number of pairs with a unit that was not scored.
+        n_repeated: the number of A's units with the id and text of an earlier one, paired in order.
     """
 
     a: NDArray[np.int64]
@@ -42,8 +42,8 @@ class Pairing:
     """Two loaded runs and their pairs.
 
     Attributes:
-        opened: A and B.
-        matched_by: the rule of pairs, see `columns`.
+        opened: the files of A and B.
+        matched_by: the rule that pairs units, see `columns`.
     """
 
     opened: tuple[OpenRun, OpenRun]
@@ -82,7 +82,7 @@ def pair_runs(a: OpenRun, b: OpenRun, *, by_id: bool, limit: int | None) -> Pair
     """Read all records and pair them.
 
     Raises:
-        InputError: there is no pair, or what was asked is not known.
+        InputError: nothing can be paired, or the texts are unknown.
     """
     rule, (run_a, run_b) = _loaded(a, b, by_id=by_id)
     lacks_text = run_a.n_without_text or run_b.n_without_text
@@ -137,19 +137,19 @@ def _lost_input(opened: OpenRun) -> str:
 def match(a: Run, b: Run, *, by_text: bool = True) -> Matched:
     """Pair the units of two runs.
 
-    A unit's partner has the same id and the same text; of several such units the k-th of one run
-    is the partner of the k-th of the other. A unit without an id is paired by its text, and a
-    failed one by its id, or by its name without one.
+    A unit's partner has the same id and text; of several such units the k-th of one run is the
+    partner of the k-th of the other. A unit without an id is paired by its text, and a failed one
+    by its id, or else by its name.
 
     Args:
-        by_text: if False, ids alone decide.
+        by_text: if False, only ids are compared.
     """
     keys_a, keys_b = (_keys(run, by_text) for run in (a, b))
-    places_b = {key: place for place, key in keys_b.items()}
-    pairs = [(place, places_b.pop(key)) for place, key in keys_a.items() if key in places_b]
+    units_b = {key: k for k, key in keys_b.items()}
+    pairs = [(k, units_b.pop(key)) for k, key in keys_a.items() if key in units_b]
     paired_a, paired_b = ({pair[side] for pair in pairs} for side in (0, 1))
-    left_a = [place for place in range(a.n) if place not in paired_a]
-    left_b = [place for place in range(b.n) if place not in paired_b]
+    left_a = [k for k in range(a.n) if k not in paired_a]
+    left_b = [k for k in range(b.n) if k not in paired_b]
     n_failed, left_a, left_b = _without_failed_pairs(a, b, left_a, left_b)
     ids_a, ids_b = ({run.ids[k] for k in left} for run, left in ((a, left_a), (b, left_b)))
     shared = (ids_a & ids_b) - {None}
@@ -172,21 +172,21 @@ def _keys(run: Run, by_text: bool) -> dict[int, Key]:
     """Return unit -> id, text and the number of earlier units with the same two."""
     seen: collections.Counter[tuple[str | None, bytes | None]] = collections.Counter()
     keys = {}
-    for place, (id, text) in enumerate(zip(run.ids, run.texts, strict=True)):
+    for k, (id, text) in enumerate(zip(run.ids, run.texts, strict=True)):
         key = (id, text if by_text or id is None else None)
-        if place not in run.errors and key != (None, None):
-            keys[place] = (*key, seen[key])
-        seen[key] += 1  # a failed unit keeps its place among those with its id
+        if k not in run.errors and key != (None, None):
+            keys[k] = (*key, seen[key])
+        seen[key] += 1  # failed units count too
     return keys
 
 
 def _without_failed_pairs(
     a: Run, b: Run, left_a: Sequence[int], left_b: Sequence[int]
 ) -> tuple[int, list[int], list[int]]:
-    """Pair failed units with units of the same id that are left, failed ones first.
+    """Pair failed units with remaining units of the same id, failed ones first.
 
     Returns:
-        The number of pairs, and the units of A and of B that are still left.
+        The number of pairs, and the units of A and of B that still remain.
     """
     units: dict[str, tuple[list[int], ...]] = {}  # id -> failed and other units of A, and of B
     for side, (run, left) in enumerate(((a, left_a), (b, left_b))):
@@ -205,7 +205,7 @@ def _without_failed_pairs(
 
 
 def pair_records(a: Run, b: Run, matched: Matched) -> Lazy[dict[str, Any]]:
-    """Return one record per pair, made on access: its name, and all numbers of both runs."""
+    """Return one record per pair, created on access: its name, and all numbers of both runs."""
     numbers = [name for name in a.numbers if name in b.numbers]
     choices = [name for name in a.choices if name in b.choices]
 

@@ -49,7 +49,7 @@ AUDITED = {
 
 
 def report(source: Source) -> Document:
-    """The report of a comparison."""
+    """Return the report of a comparison."""
     record = source.record
     settings = record["settings"]
     introduction = (f"{BYTES}\n\n" if settings["bytes"] else "") + INTRODUCTION.format(
@@ -77,7 +77,7 @@ def report(source: Source) -> Document:
         about=[
             _runs(record["runs"]),
             _matched(record["pairs"], record["what"]),
-            *(" ".join(part.split()) for part in introduction.split("\n\n")),
+            *(" ".join(paragraph.split()) for paragraph in introduction.split("\n\n")),
         ],
     )
 
@@ -90,14 +90,14 @@ def _items(record: Mapping[str, Any]) -> Items:
 
 
 def _sides(record: Mapping[str, Any]) -> tuple[str, str]:
-    """Names of both runs: their models, a setting that differs, or their files."""
+    """Return the names of both runs: their models, a setting that differs, or their files."""
     runs = record["runs"].values()
     a, b = (run.get("model") for run in runs)
     differences = [
-        (found["setting"], found["a"], found["b"])
-        for found in record["differences"]
-        if found["setting"] not in ("weights", "input", "input_sha256")
-        and all(len(str(found[side])) <= LONGEST_SETTING for side in "ab")
+        (difference["setting"], difference["a"], difference["b"])
+        for difference in record["differences"]
+        if difference["setting"] not in ("weights", "input", "input_sha256")
+        and all(len(str(difference[side])) <= LONGEST_SETTING for side in "ab")
     ]
     if a is None or b is None or (a == b and not differences):
         a, b = (run["path"] for run in runs)
@@ -120,7 +120,7 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
 
 
 def _shares(record: Mapping[str, Any]) -> list[Chart]:
-    """Right decisions, which have one scale."""
+    """Return a chart of the shares of right decisions, which have the same scale."""
     shares = [
         (result["name"], result["difference"], None)
         for result in record["results"]
@@ -130,7 +130,7 @@ def _shares(record: Mapping[str, Any]) -> list[Chart]:
 
 
 def _numbers(source: Source) -> Iterator[Chart]:
-    """Each number of A beside the number of B, and how the pairs differ."""
+    """Yield charts of each number of A against that of B, and of the pairs' differences."""
     total, pairs = len(source.results), source.results[:PLOTTED]
     left_out = f" The first {PLOTTED:,} of {total:,} pairs." if total > PLOTTED else ""
     numbers = [result for result in source.record["results"] if result["cells"] is None]
@@ -158,7 +158,7 @@ def _numbers(source: Source) -> Iterator[Chart]:
 
 
 def _points(pairs: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[float, float]]:
-    """The finite values of both runs; of an item with several, each."""
+    """Yield the finite values of both runs; of an item with several, each."""
     for pair in pairs:
         a, b = (
             value if isinstance(value, list) else [value]
@@ -227,7 +227,7 @@ def _most_changed(record: Mapping[str, Any]) -> Items:
 
 
 def _results(results: Sequence[Mapping[str, Any]]) -> Section:
-    """The verdicts, then the table they come from."""
+    """Return the verdicts, then the table they come from."""
     if not results:
         return Section("Results", ["No number and no right decision is in both runs."], True)
     header = ["", "A", "B", "B - A", "95% interval", "p", "p, Holm", "Values", "Groups", "Left out"]
@@ -336,13 +336,13 @@ def _without_partner(record: Mapping[str, Any]) -> Iterator[Section]:
         ("The runs have other texts of", record["other_text"]),
     ):
         if names:
-            some = f" (the first {LISTED})" if len(names) > LISTED else ""
+            limit = f" (the first {LISTED})" if len(names) > LISTED else ""
             lines = "\n".join(f"- {text(name)}" for name in names[:LISTED])
-            yield Section(f"{title} {len(names)} {record['what']}{some}", [lines])
+            yield Section(f"{title} {len(names)} {record['what']}{limit}", [lines])
 
 
 def _runs(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """File and model of A and B, as a table."""
+    """Return the file and model of A and B, as a table."""
     rows = [
         [name.upper(), *(text(str(run.get(field) or NOTHING)) for field in ("path", "model"))]
         for name, run in runs.items()
@@ -350,12 +350,12 @@ def _runs(runs: Mapping[str, Mapping[str, Any]]) -> str:
     return table(["Run", "File", "Model"], rows, left=3)
 
 
-def _matched(counts: Mapping[str, Any], what: str) -> str:
-    """How items were matched, and what was left out."""
+def _matched(counts: Mapping[str, Any], title: str) -> str:
+    """Describe how items were matched, and count the omissions."""
     return (
         f"{MATCHED[counts['matched_by']]} Compared: {counted(counts['compared'], 'pairs')}, of "
-        f"{counts['units_a']} {what} in A and {counts['units_b']} in B. Left out: "
+        f"{counts['units_a']} {title} in A and {counts['units_b']} in B. Left out: "
         f"{counted(counts['failed_pairs'], 'pairs')} that failed in a run, "
-        f"{counted(counts['only_a'], what)} that A alone has, {counts['only_b']} that B alone has, "
+        f"{counted(counts['only_a'], title)} that only A has, {counts['only_b']} that only B has, "
         f"{counts['other_text']} with another text."
     )

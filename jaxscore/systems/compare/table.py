@@ -39,8 +39,8 @@ class ComparedTable(Rendered):
         names: label -> short name of each run, A's first.
         details: label -> `ComparedRuns.details` of that run and A.
         remarks: valid but suspicious facts.
-        failures: (label and name, why) of items that failed in a run.
-        settings: settings of the comparison, with versions and date.
+        failures: the (label and name, reason) of items that failed in a run.
+        settings: the settings of the comparison, with versions and date.
     """
 
     results: Mapping[str, Sequence[Difference]]

@@ -48,7 +48,7 @@ class Asked(NamedTuple):
     """The request of an item, from the input of its run.
 
     Attributes:
-        id: None if the item has none, so that its text alone identifies it.
+        id: the item's id, or None if only its text identifies it.
         text: see `Unit`.
     """
 
@@ -58,18 +58,18 @@ class Asked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """An item of a run, or a part of it that is compared by itself.
+    """An item of a run, or a part of it that is compared separately.
 
     Attributes:
-        id: None if the text alone identifies the unit.
-        name: for people.
-        text: what was asked, as a value whose `repr` is unique; None if it is unknown.
-        others: fields that the record repeats from the input and that may differ, likewise.
-        group: place of the item that the unit is a part of; None for an item.
-        n_tokens: number of scored tokens, if the record has it.
-        error: why the unit has no numbers.
-        unread: True if the record is not as its system writes it, which is the error.
-        numbers: name -> one number, or one for each part of the item.
+        id: the unit's id, or None if only its text identifies it.
+        name: the name in messages.
+        text: the input, as a value with a unique `repr`; None if unknown.
+        others: the repeated input fields that may differ between the runs, likewise.
+        group: the index of the item that the unit is a part of; None for an item.
+        n_tokens: the number of scored tokens, if the record has it.
+        error: the reason why the unit was not scored.
+        unread: True if the error is that the record is not in its system's format.
+        numbers: name -> a number, or a list with one for each part of the item.
         choices: name -> decision.
     """
 
@@ -90,10 +90,10 @@ class Reader:
 
     Attributes:
         system: the system that wrote the records.
-        title: the units, in the plural.
+        title: the name of the units in the plural.
         metrics, decisions: name -> (field, metadata), in the order of the report.
-        others: input fields of the records that do not identify a unit.
-        has_texts: True if records say what was asked; otherwise the input does.
+        others: the input fields in records that do not identify a unit.
+        has_texts: True if records include the input's texts.
         is_compared: True if records have a number or a decision.
     """
 
@@ -170,18 +170,18 @@ class Reader:
         *,
         by_tokens: bool = False,
     ) -> Iterator[Unit]:
-        """Yield the units of a run; a record that is not as its system writes it has `error`.
+        """Yield the units of a run, with `error` for a record not in its system's format.
 
         Args:
-            records: (place for messages, record).
-            asked: the requests of all items, if the records do not have them.
-            by_tokens: take the scored tokens as the text.
+            records: the (position for messages, record) pairs.
+            asked: the requests of all items, unless the records have them.
+            by_tokens: if True, the scored tokens replace the text.
         """
         texts = self._tokens if by_tokens else self._texts
-        for place, (where, record) in enumerate(records):
+        for index, (where, record) in enumerate(records):
             request = None if asked is None else next(asked, Asked(None, None))
             try:
-                for unit in self._read(record, place, texts):
+                for unit in self._read(record, index, texts):
                     if request is not None and unit.error is None:
                         unit = dataclasses.replace(unit, id=request.id, text=request.text)
                     yield unit
@@ -195,11 +195,11 @@ class Reader:
                     unread=error is None,  # an item that could not be used has no other fields
                 )
 
-    def _read(self, record: Any, place: int, texts: Values) -> Iterator[Unit]:
+    def _read(self, record: Any, index: int, texts: Values) -> Iterator[Unit]:
         if not isinstance(record, dict):
             raise InputError("expected an object")
         record_types, unit_types = self._types
-        outer, parts = {**record, **_checked_fields(record_types, record)}, self.system.parts
+        outer, parts_field = {**record, **_checked_fields(record_types, record)}, self.system.parts
         id = self._id(outer)
         if id is None and len(self.ids) == 1:
             raise InputError(
@@ -207,24 +207,24 @@ class Reader:
                 "or a whole number"
             )
         if id is None and self.ids:
-            id = f"item {place + 1}"
-        if not parts:
+            id = f"item {index + 1}"
+        if not parts_field:
             yield self._unit(outer, id, texts, None)
             return
-        for part in _checked(list[Any], record.get(parts), parts):
-            if not isinstance(part, dict):
-                raise InputError(f'field "{parts}" has an entry that is not an object')
-            inner = {**outer, **part, **_checked_fields(unit_types, part)}
+        for element in _checked(list[Any], record.get(parts_field), parts_field):
+            if not isinstance(element, dict):
+                raise InputError(f'field "{parts_field}" has an entry that is not an object')
+            inner = {**outer, **element, **_checked_fields(unit_types, element)}
             ending = inner.get(self._part_id)
             ending = " -> ".join(map(str, ending)) if isinstance(ending, list) else ending
-            yield self._unit(inner, f"{id}: {ending}", texts, place)
+            yield self._unit(inner, f"{id}: {ending}", texts, index)
 
     def _id(self, fields: Mapping[str, Any]) -> str | int | None:
         ids = (fields.get(name) for name in self.ids)
         return next((id for id in ids if type(id) in (str, int)), None)
 
     def _name(self, record: Mapping[str, Any], id: str | int | None) -> str:
-        """Return the id; numbered records are named by their text too."""
+        """Return the id; numbered records also show their text."""
         field = id_field(self.system) or "id"
         name = f"{field} {record.get(field)}" if id is None else str(id)
         values = (record.get(text) for text, _ in self._texts if field != "id")
@@ -306,19 +306,19 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
         InputError: it is of another type, as in an edited file.
     """
     arguments = typing.get_args(hint)
-    parts = [part for part in arguments if part is not type(None)]
-    if len(parts) < len(arguments) and value is None:
+    types = [alternative for alternative in arguments if alternative is not type(None)]
+    if len(types) < len(arguments) and value is None:
         return None
-    if len(parts) == 1 and len(arguments) == 2:  # X | None
-        return _checked(parts[0], value, name)
+    if len(types) == 1 and len(arguments) == 2:  # X | None
+        return _checked(types[0], value, name)
     expected = typing.get_origin(hint) or hint
-    if expected is dict and isinstance(value, str):  # of a table
+    if expected is dict and isinstance(value, str):  # a table's cell
         value = read_json_text(value, name)
     if expected in (float, int):
         return _checked_number(expected, value, name)
     if expected in EXPECTED and not isinstance(value, expected):
         raise InputError(f'field "{name}" is {json_kind(value)}, expected {EXPECTED[expected]}')
-    return [_checked(parts[0], entry, name) for entry in value] if expected is list else value
+    return [_checked(types[0], entry, name) for entry in value] if expected is list else value
 
 
 def read_json_text(text: str, name: str) -> Any:

@@ -129,7 +129,8 @@ class Divergence(System):
 
     input, one object per line, as that of score:
       {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
-      A conversation has `messages` in place of both, and in its record
+      or a .txt file; --stride and --max-length read long texts in windows. A
+      conversation has `messages` in place of both, and in its record
       scored_messages.
 
     output, in the same order, numbers in nats:
@@ -173,7 +174,8 @@ class Divergence(System):
 
         options = {**settings.options(), **settings.text_windows(lm), "n_requests": len(items)}
         for item, talk, scored in stream_items(lm, items, request_of, **options):
-            settings.note_windows(lm, scored.n_windows)
+            if scored.error is None:
+                settings.note_windows(lm, scored.n_windows)
             is_empty = not scored.error and not scored.n_tokens
             yield {"error": EMPTY} if is_empty else _record(item, talk, scored, settings)
 

@@ -39,7 +39,7 @@ from jaxscore.types.results import ScoredRequest, Strip
 DEFAULT_SYSTEM_PROMPT = (
     "You are a helpful assistant that answers questions accurately based on the given information."
 )
-# name of a mean -> the field of a path's record that it is over
+# name of a mean -> its field in a path's record
 COLUMNS = {
     "baseline": "baseline_prob",
     "retrieved": "retrieved_prob",
@@ -58,7 +58,7 @@ class Item(ExampleItem):
     def __post_init__(self) -> None:
         """Check the paths."""
         for k, path in enumerate(self.paths, start=1):
-            if not isinstance(path, list) or not all(isinstance(part, str) for part in path):
+            if not isinstance(path, list) or not all(isinstance(entity, str) for entity in path):
                 raise InputError(
                     f'field "paths", entry {k}: expected a list of strings, found {str(path)[:60]}'
                 )
@@ -70,10 +70,10 @@ class Item(ExampleItem):
 
 
 def read_system_prompts(path: Path) -> list[str]:
-    """System prompts of a text file, one per line.
+    """Return the system prompts of a text file, one per line.
 
     Raises:
-        InputError: the file cannot be read or holds only blank lines.
+        InputError: the file cannot be read or has only empty lines.
     """
     lines = [text.strip() for _, text in read_lines(path) if text.strip()]
     if not lines:
@@ -132,7 +132,7 @@ class Settings(AnswerSettings, IntervalSettings):
         return self.system_prompts if self.system_prompt is None else (self.system_prompt,)
 
     def record(self) -> dict[str, Any]:
-        """The settings as a report has them."""
+        """Return the settings for a report."""
         return super().record() | {"system_prompts": list(self.systems)}
 
 
@@ -141,11 +141,11 @@ def _improves(record: Mapping[str, Any]) -> bool:
 
 
 def _log_gain(record: Mapping[str, Any]) -> float:
-    """Margin of the improvement's sign.
+    """Return the margin of the improvement's sign.
 
-    The logarithm of an average of exp(mean log-probability) moves by no more than the mean
-    log-probabilities do, so the margin is the difference of the averages' logarithms. In
-    probabilities it would depend on the most probable answers of the audit.
+    The margin is the difference of the averages' logarithms, since the logarithm of an average of
+    exp(mean log-probability) moves by no more than the mean log-probabilities. In probabilities it
+    would depend on the most probable answers of the audit.
     """
     without, with_path = (
         math.log(record[name]) if record[name] > 0 else -math.inf
@@ -155,7 +155,7 @@ def _log_gain(record: Mapping[str, Any]) -> float:
 
 
 class PathRecord(TypedDict, total=False):
-    """One path of an item; `error` and nulls if it could not be scored."""
+    """A path of an item; `error` and nulls if it could not be scored."""
 
     path: Annotated[list[str], PAIRED]
     answer: str
@@ -183,7 +183,7 @@ class PathRecord(TypedDict, total=False):
 
 
 class Record(TypedDict):
-    """One entry of the output, for an item."""
+    """An entry of the output, for an item."""
 
     id: str | int
     question: Annotated[str, PAIRED]
@@ -191,8 +191,8 @@ class Record(TypedDict):
 
 
 class Paths(System):
-    """How much does a support path raise the probability of the answer, its last
-    entity?
+    """Compute how much a support path raises the probability of the answer, its last
+    entity.
 
     input, one object per line:
       {"id": "q1", "question": "Where was Ada born?",
@@ -245,7 +245,7 @@ class Paths(System):
         """Score each path's answer without and with the path, under each system prompt.
 
         Raises:
-            InputError: settings that the model cannot do.
+            InputError: the model does not support a setting.
         """
         settings.check_model(lm.capabilities)
         examples = examples_of(settings)
@@ -253,7 +253,7 @@ class Paths(System):
         prompting = settings.prompting(lm, examples[0], system=system)
         settings.note(lm, prompting, (item.question for item in items) if examples[0] else ())
         pairs = prompt_pairs(prompting, examples, settings)
-        waiting: deque[Request] = deque()  # of which there is no result yet
+        waiting: deque[Request] = deque()  # requests without a result
 
         def requests() -> Iterator[Request]:
             for item in items:
@@ -282,7 +282,7 @@ class Paths(System):
         next(results, None)  # ends the measured time
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
-        """Means of the probabilities and of the gain, also by the number of entities."""
+        """Return means of the probabilities and of the gain, also by the number of entities."""
         means, gain_by_length = summarise(records, settings.n_bootstrap, settings.seed)
         return Summary(
             headline=headline(means["absolute"]),
@@ -300,18 +300,18 @@ class Paths(System):
         )
 
     def rows(self, record: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a row for each path, with the path as one text."""
+        """Return a row for each path, with the path as text."""
         return [{**row, "path": " -> ".join(row["path"])} for row in super().rows(record)]
 
     def report(self, run: Report) -> Document:
-        """The paths with the least gain first; see `paths.report`."""
-        places, gains = array("q"), array("d")  # of the scored paths
+        """Return the report, paths with the least gain first; see `paths.report`."""
+        positions, gains = array("q"), array("d")  # of the scored paths
         for k, record in enumerate(run.records):
             for j, path in enumerate(record["path_evaluations"]):
                 if "error" not in path:
-                    places.extend((k, j))
+                    positions.extend((k, j))
                     gains.append(path["absolute_improvement"])
-        order = np.array(places, np.int64).reshape(-1, 2)[
+        order = np.array(positions, np.int64).reshape(-1, 2)[
             np.argsort(np.array(gains), kind="stable")
         ]
 
@@ -324,16 +324,16 @@ class Paths(System):
             k, j = order[n].tolist()
             return strips_of(run.records.extra(k)["answers"][j])
 
-        every = range(len(order))
-        strips = Lazy(every, strips_at) if run.records.has_extras else ()
-        return report(run.source(paths=Lazy(every, path_at), strips=strips))
+        indices = range(len(order))
+        strips = Lazy(indices, strips_at) if run.records.has_extras else ()
+        return report(run.source(paths=Lazy(indices, path_at), strips=strips))
 
 
 SYSTEM = Paths()
 
 
 def name_of(id: str | int, path: Sequence[str]) -> str:
-    """What to call a path in messages."""
+    """Return the name of a path in messages."""
     return ": ".join(
         one_line(text[:SHOWN]) + ("…" if len(text) > SHOWN else "")
         for text in (str(id), " -> ".join(path))
@@ -343,10 +343,10 @@ def name_of(id: str | int, path: Sequence[str]) -> str:
 def prompt_pairs(
     prompting: Prompting, examples: Sequence[tuple[Example, ...]], settings: Settings
 ) -> list[list[Prompting]]:
-    """Prompts without and with a path, under each system prompt.
+    """Return prompts without and with a path, under each system prompt.
 
     Args:
-        examples: of both, see `examples_of`.
+        examples: the examples for both, see `examples_of`.
     """
     return [
         [
@@ -360,7 +360,7 @@ def prompt_pairs(
 def requests_of(
     pairs: Sequence[Sequence[Prompting]], question: str, path: Sequence[str], settings: Settings
 ) -> Iterator[Request]:
-    """For each system prompt the answer after the baseline and the retrieved prompt."""
+    """Yield, for each system prompt, the answer after the baseline and the retrieved prompt."""
     answer = (settings.answer_separator or "") + path[-1]
     for pair in pairs:
         for prompting, prompt in zip(pair, prompts_of(question, path), strict=True):
@@ -369,16 +369,16 @@ def requests_of(
 
 
 def prompts_of(question: str, path: Sequence[str]) -> tuple[str, str]:
-    """The prompt without and with a path, to the letter of the published script.
+    """Return the prompt without and with a path, identical to the published script's.
 
-    A system prompt and a line end come before it.
+    A system prompt and a newline come before it.
     """
     text = f"Question: {question} Answer:"
     return text, f"Support Path: {' -> '.join(path)}\n{text}"
 
 
 def examples_of(settings: Settings) -> list[tuple[Example, ...]]:
-    """Examples of baseline prompts, and the same of retrieved ones, with questions as keys."""
+    """Return the examples for baseline prompts and for retrieved ones, with questions as keys."""
     shots = [(item.question, next(filter(None, item.paths))) for item in settings.drawn()]
     separator = settings.answer_separator or ""
     return [
@@ -393,22 +393,22 @@ def examples_of(settings: Settings) -> list[tuple[Example, ...]]:
 def path_record(
     path: Sequence[str], scored: Sequence[ScoredRequest], systems: Sequence[str]
 ) -> dict[str, Any]:
-    """The record of a path.
+    """Return the record of a path.
 
     Args:
-        scored: for each system prompt, the answer without and with the path.
+        scored: the scores of the answer without and with the path, for each system prompt.
     """
     record: dict[str, Any] = {"path": list(path), "answer": path[-1]}
     if errors := [error for result in scored if (error := _error(result)) is not None]:
         nulls = dict.fromkeys(COLUMNS.values())
         return {**record, **nulls, "prompt_results": [], "error": errors[0]}
-    found = [probability(result) for result in scored]
+    values = [probability(result) for result in scored]
     results = [
         {"system_prompt": system, "baseline_prob": without, "retrieved_prob": with_path}
-        for system, without, with_path in zip(systems, found[::2], found[1::2], strict=True)
+        for system, without, with_path in zip(systems, values[::2], values[1::2], strict=True)
     ]
-    baseline = math.fsum(found[::2]) / len(results)
-    retrieved = math.fsum(found[1::2]) / len(results)
+    baseline = math.fsum(values[::2]) / len(results)
+    retrieved = math.fsum(values[1::2]) / len(results)
     gain = retrieved - baseline
     return {
         **record,
@@ -422,12 +422,12 @@ def path_record(
 
 def _error(result: ScoredRequest) -> str | None:
     if result.error is None and not result.n_scored:
-        return "the answer has no tokens, so it has no probability"
+        return "the answer has 0 tokens, so its probability is undefined"
     return result.error
 
 
 def probability(result: ScoredRequest) -> float:
-    """Geometric mean of the tokens' probabilities."""
+    """Return the geometric mean of the tokens' probabilities."""
     assert result.mean_logprob is not None
     return math.exp(result.mean_logprob)
 
@@ -435,7 +435,7 @@ def probability(result: ScoredRequest) -> float:
 def summarise(
     records: Sequence[Mapping[str, Any]], n_bootstrap: int, seed: int
 ) -> tuple[dict[str, Estimate], dict[int, Estimate]]:
-    """Means over the paths that were scored, with intervals that resample questions.
+    """Return means over the paths that were scored, with intervals that resample questions.
 
     Returns:
         The means of `COLUMNS`, "relative" over the paths whose baseline is above 0; and the mean
@@ -449,23 +449,24 @@ def summarise(
                 items.append(item)
                 n_entities.append(len(path["path"]))
                 table.extend(float(path[field]) for field in fields)
-    groups, lengths = np.array(items), np.array(n_entities)  # one question's are not independent
+    # Resample questions, since the paths of a question are not independent.
+    groups, lengths = np.array(items), np.array(n_entities)
     values = np.array(table).reshape(-1, len(fields))
 
-    def mean(name: str, part: np.ndarray) -> Estimate:
+    def mean(name: str, mask: np.ndarray) -> Estimate:
         column = values[:, fields.index(COLUMNS[name])]
-        part = part & np.isfinite(column)
-        return estimate(column[part], n_bootstrap, seed, groups[part])
+        mask = mask & np.isfinite(column)
+        return estimate(column[mask], n_bootstrap, seed, groups[mask])
 
-    every = np.ones(len(groups), bool)
+    all_paths = np.ones(len(groups), bool)
     return (
-        {name: mean(name, every) for name in COLUMNS},
+        {name: mean(name, all_paths) for name in COLUMNS},
         {int(n): mean("absolute", lengths == n) for n in np.unique(lengths)},
     )
 
 
 def _tokens(request: Request, scored: ScoredRequest) -> dict[str, Any]:
-    """What the page shows of an answer, as JSON."""
+    """Return the facts of an answer for the page, as JSON."""
     return {
         "context": context_end(request.context),
         "token_ids": scored.token_ids,
@@ -478,7 +479,7 @@ def _tokens(request: Request, scored: ScoredRequest) -> dict[str, Any]:
 
 
 def strips_of(answers: Sequence[Mapping[str, Any]]) -> list[Strip]:
-    """The answer's tokens without and with a path, under each system prompt.
+    """Return the answer's tokens without and with a path, under each system prompt.
 
     Args:
         answers: `_tokens` of each.
@@ -497,7 +498,7 @@ def strips_of(answers: Sequence[Mapping[str, Any]]) -> list[Strip]:
 
 
 def headline(gain: Estimate) -> str:
-    """The mean absolute improvement, with its interval."""
+    """Return the mean absolute improvement with its interval as text."""
     if gain.mean is None:
         return "no path was scored"
     n = counted(gain.n, "paths")
@@ -505,7 +506,7 @@ def headline(gain: Estimate) -> str:
 
 
 def averages(means: Mapping[str, Estimate]) -> list[str]:
-    """The averages that the published script prints."""
+    """Return the averages that the published script prints."""
     baseline, retrieved, absolute, relative = (means[name] for name in COLUMNS)
     if absolute.mean is None:
         return ["No path was scored"]

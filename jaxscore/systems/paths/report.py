@@ -49,7 +49,7 @@ MEANS = {
 
 
 def report(source: Source) -> Document:
-    """The report of a run."""
+    """Return the report of a run."""
     record = source.record
     settings = record["settings"]
     return Document(
@@ -74,7 +74,7 @@ def report(source: Source) -> Document:
 
 def _by_length(record: Mapping[str, Any]) -> list[Section]:
     gains: list[tuple[int, Estimate]] = [
-        (one["entities"], one["gain"]) for one in record["by_length"]
+        (row["entities"], row["gain"]) for row in record["by_length"]
     ]
     rows = [
         [
@@ -170,7 +170,7 @@ def _items(source: Source) -> Items:
 
 
 def _prompts(path: Mapping[str, Any]) -> list[Row]:
-    """Each system prompt, if there are several; one has the path's own numbers."""
+    """Return each system prompt, if there are several; one has the path's own numbers."""
     if len(path["prompt_results"]) < 2:
         return []
     return [

@@ -301,7 +301,8 @@ class Perplexity(System):
         for _, further, scored in stream_items(lm, items, request_of, **options):
             facts, talk = further or ({}, None)
             longest = max(longest, scored.n_tokens)
-            settings.note_windows(lm, scored.n_windows)
+            if scored.n_windows:  # a shorter document fails
+                settings.note_windows(lm, scored.n_windows)
             if talk is None:
                 audit.add(scored)
             if token_bytes is not None and scored.error is None:

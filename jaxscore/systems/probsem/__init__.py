@@ -37,9 +37,9 @@ BOUNDARIES: dict[str, Boundary] = {
     "upstream": "last_query",
 }
 ADVICE = (
-    "joint, the formula of the paper: the tokens of the query alone; separate splits "
-    "tokens that a text joins; upstream counts tokens too many or too few: take it to repeat "
-    "published numbers alone"
+    "joint, the formula of the paper: the tokens of the query alone; separate splits tokens that "
+    "a text joins; upstream counts too many or too few tokens: take it only to repeat published "
+    "numbers"
 )
 
 
@@ -78,12 +78,12 @@ class Settings(AnswerSettings):
 
     @property
     def statistic(self) -> str:
-        """What `logp` is, before it is divided by the temperature."""
+        """The measure that is divided by the temperature to get `logp`."""
         return "mean_logprob" if self.normalize else "sum_logprob"
 
 
 def _expected(record: Mapping[str, Any]) -> int:
-    """The expected query of a stored record, or `NO_ANSWER`.
+    """Return the index of a stored record's expected query, or `NO_ANSWER`.
 
     Raises:
         InputError: there is no such query.
@@ -95,7 +95,7 @@ def _expected(record: Mapping[str, Any]) -> int:
 
 
 def _of_expected(field: str) -> Any:
-    """The number of the expected query in a list of one for each; None if none is expected."""
+    """Return a function of a record: the field's value for the expected query, or None."""
     return lambda record: None if (k := _expected(record)) == NO_ANSWER else record[field][k]
 
 
@@ -105,7 +105,7 @@ def _best_query(record: Mapping[str, Any]) -> str:
 
 
 def _logp(record: Mapping[str, Any]) -> list[float]:
-    """The log-probabilities of a stored record, in which an infinite one is a text."""
+    """Return the log-probabilities of a stored record, which has infinities as text."""
     return [float(value) for value in record["logp"]]
 
 
@@ -114,7 +114,7 @@ def _lead(record: Mapping[str, Any]) -> float:
 
 
 def _verdict_margin(record: Mapping[str, Any]) -> float:
-    """Distance of the expected query from the others, or of the best one if none is expected."""
+    """Return the lead of the expected query over the others, or else that of the best query."""
     expected = _expected(record)
     if expected == NO_ANSWER:
         return _lead(record)
@@ -123,10 +123,10 @@ def _verdict_margin(record: Mapping[str, Any]) -> float:
 
 
 def _spread(largest: Mapping[str, float], settings: Settings) -> float:
-    """Spread of `logp`.
+    """Return the spread of `logp`.
 
-    With the boundary "upstream" a mean may be over more tokens than have a log-probability, and
-    then moves by less than this assumes.
+    With the boundary "upstream" a mean may be over more tokens than have a log-probability; this
+    is then an upper bound.
     """
     return largest[settings.statistic] / settings.temperature
 
@@ -137,8 +137,8 @@ class Record(TypedDict, total=False):
     context: int | str
     context_text: Annotated[str, PAIRED]
     text: Annotated[str, PAIRED]
-    # Not of `passed`, which is null where no query is expected: there the mark says whether
-    # rounding could change which query is the best.
+    # Not on `passed`, which is null if no query is expected; `within_noise` is then about the
+    # best query.
     expected: Annotated[
         int,
         PAIRED,
@@ -187,10 +187,10 @@ class Record(TypedDict, total=False):
 
 
 def prompting_of(lm: Any, suite: Context, settings: Settings) -> Prompting:
-    """What stands before each context of a suite.
+    """Return the prompting for all contexts of a suite.
 
     Args:
-        suite: any of its contexts.
+        suite: any context of the suite.
     """
     boundary, separator = settings.boundary, settings.answer_separator
     examples = [
@@ -204,26 +204,26 @@ def prompting_of(lm: Any, suite: Context, settings: Settings) -> Prompting:
 
 
 def requests_of(context: Context, prompting: Prompting, settings: Settings) -> list[Request]:
-    """Every query after a context; the suite's prompt stands before the examples."""
-    whole: dict[str, str] = {}  # prompt -> text before the query: mostly the same of all
+    """Return every query after a context; the suite's prompt precedes the examples."""
+    contexts: dict[str, str] = {}  # prompt -> text before the query, usually equal for all
     requests = []
     for k, query in enumerate(context.queries):
         prompt, scored = context.split(
             context.text, query, settings.boundary, settings.answer_separator
         )
-        if prompt not in whole:
-            whole[prompt] = prompting.context_of(prompt, context.text)
-        requests.append(Request(str(k), whole[prompt], prompting.continuation_of(scored)))
+        if prompt not in contexts:
+            contexts[prompt] = prompting.context_of(prompt, context.text)
+        requests.append(Request(str(k), contexts[prompt], prompting.continuation_of(scored)))
     return requests
 
 
 def record_of(
     context: Context, scored: Sequence[ScoredRequest], settings: Settings
 ) -> dict[str, Any]:
-    """The record of a context without its number; `error` if a query could not be scored.
+    """Return the record of a context without its number; `error` if a query could not be scored.
 
     Args:
-        scored: one for each query.
+        scored: the result of each query.
     """
     record: dict[str, Any] = {
         "text": context.shown(context.text),
@@ -235,12 +235,12 @@ def record_of(
     for k, result in enumerate(scored):
         total = result.sum_logprob
         if result.error or total is None:
-            error = result.error or "it has no token with a probability"
+            error = result.error or "none of its tokens has a probability"
             return {**record, "error": f"query {k} {context.queries[k][:SHOWN]!r}: {error}"}
         n = result.n_tokens if settings.boundary == "upstream" else result.n_scored
         logp.append(total / (n if settings.normalize else 1) / settings.temperature)
     scores = softmax(logp).tolist()
-    # A tie for the highest passes, as it does in the published script's accuracy.
+    # A tie for the highest score passes, as in the published script's accuracy.
     is_known = context.expected != NO_ANSWER
     return {
         **record,
@@ -252,10 +252,10 @@ def record_of(
 
 
 def summarise(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Accuracy of the contexts that were scored and expect a query, and counts of contexts.
+    """Return the accuracy over scored contexts that expect a query, and counts of contexts.
 
-    The accuracy is None if every context expects -1, scored or not: whether there is an accuracy
-    does not depend on the length of a text.
+    The accuracy is None only if every context expects -1, so its presence does not depend on texts
+    that are too long to be scored.
     """
     n_scored = n_judged = n_without_answer = 0
     passed = array("b")
@@ -276,11 +276,11 @@ def summarise(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def repeated_queries(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Warnings about queries that a suite has more than once."""
+    """Return warnings about repeated queries of a suite."""
     suites = dict.fromkeys(tuple(record["queries"]) for record in records if "queries" in record)
     return [
         f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} occurs {count} times: "
-        "each occurrence gets a share of its own"
+        "each occurrence gets a separate share"
         for queries in suites
         for query, count in collections.Counter(queries).items()
         if count > 1
@@ -288,21 +288,21 @@ def repeated_queries(records: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def headline(accuracy: Estimate | None, n_scored: int, n_without_answer: int = 0) -> str:
-    """The accuracy with its interval and what it leaves out, or why there is none."""
+    """Return the accuracy with its interval and omissions, or the reason why it is undefined."""
     if not n_scored:
         return "no context was scored"
     if accuracy is None:
         return f"{counted(n_scored, 'contexts')} scored; {DISABLED}"
     if accuracy.mean is None:
         scored = counted(n_scored, "contexts")
-        return f"{scored} scored, none of those that say which query is expected"
+        return f"{scored} scored, none of those with an expected query"
     left_out = f"; {n_without_answer} expect -1 and are left out" if n_without_answer else ""
     n = counted(accuracy.n, "contexts")
     return f"accuracy {accuracy.mean:.3f}{accuracy.span('.3f')}, {n}{left_out}"
 
 
 class ProbSem(System):
-    """How probable is each of a few queries after a context? (ProbSem)
+    """Compute the probability of each of a few queries after a context (ProbSem).
 
     inputs, in --input-dir:
       <prompt>.txt           the text before everything else
@@ -384,7 +384,7 @@ class ProbSem(System):
         first = next(iter(items), None)
         if first is None:
             return
-        # Boundaries that write another text for some suites, see `Context.split`.
+        # Boundaries with a different text for some suites, see `Context.split`.
         is_upstream = settings.boundary == "upstream"
         names = tuple(name for name in BOUNDARIES if (name == "upstream") != is_upstream)
         other = dataclasses.replace(settings, boundary="joint" if is_upstream else "upstream")
@@ -415,7 +415,7 @@ class ProbSem(System):
         next(results, None)  # ends the measured time
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
-        """Accuracy over the contexts that expect a query."""
+        """Return the accuracy over the contexts that expect a query."""
         numbers = summarise(records)
         return Summary(
             headline=headline(**numbers),
@@ -443,7 +443,7 @@ class ProbSem(System):
         ]
 
     def report(self, run: Report) -> Document:
-        """Failed contexts first; see `probsem.report`."""
+        """Return the report, failed contexts first; see `probsem.report`."""
         return report(run.source(items=run.records, strips=run.strips()))
 
 

@@ -39,7 +39,7 @@ DISABLED = "accuracy is disabled, since every context expects -1"
 
 
 def report(source: Source) -> Document:
-    """The report of a run."""
+    """Return the report of a run."""
     record = source.record
     settings, contexts = record["settings"], source.items
     places = worst_first(contexts, _surety)
@@ -76,10 +76,10 @@ def _charts(contexts: Sequence[Mapping[str, Any]]) -> list[Chart]:
             best[context["queries"][context["scores"].index(max(context["scores"]))]] += 1
             if (score := _expected_score(context)) is not None:
                 expected.append(score)
-    if found := counts(expected, edges=[k / 20 for k in range(21)]):
+    if score_counts := counts(expected, edges=[k / 20 for k in range(21)]):
         label = "score of the expected query"
         mean = sum(expected) / len(expected)
-        svg = histogram(found, title=label, what="contexts", label=label, mean=mean)
+        svg = histogram(score_counts, title=label, what="contexts", label=label, mean=mean)
         charts.append(Chart("Score of the expected query", svg))
     groups = [Group(query, n, None, None, str(n), n) for query, n in best.most_common()]
     if svg_ := intervals(groups, title="Highest queries", label="contexts", what="contexts"):
@@ -88,7 +88,7 @@ def _charts(contexts: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _surety(context: Mapping[str, Any]) -> tuple[bool, float]:
-    """Failed first, then by the score of the expected query, or of the highest without one."""
+    """Return a key that sorts failures first, then by the expected or else the highest score."""
     score = _expected_score(context)
     return bool(context["passed"]), max(context["scores"]) if score is None else score
 
@@ -97,17 +97,17 @@ def _expected_score(context: Mapping[str, Any]) -> float | None:
     return None if context["passed"] is None else context["scores"][context["expected"]]
 
 
-def _items(source: Source, places: Sequence[int] | np.ndarray) -> Items:
-    """The contexts at these places."""
-    n_beyond = len(places) - n_listed(len(places))
-    places = places[: n_listed(len(places))]
-    worst = [source.items[place] for place in places]
+def _items(source: Source, indices: Sequence[int] | np.ndarray) -> Items:
+    """Return the contexts at these indices."""
+    n_beyond = len(indices) - n_listed(len(indices))
+    indices = indices[: n_listed(len(indices))]
+    worst = [source.items[k] for k in indices]
     expected = [
         number(None) if context["passed"] is None else context["queries"][context["expected"]]
         for context in worst
     ]
     if source.strips:
-        source = dataclasses.replace(source, strips=[source.strips[place] for place in places])
+        source = dataclasses.replace(source, strips=[source.strips[k] for k in indices])
     scores = [number(_expected_score(context), 4) + sections.marked(context) for context in worst]
     items = Items(
         what="contexts",

@@ -13,20 +13,20 @@ from jaxscore.shell.items import item_of
 from jaxscore.shell.prompts import ExampleItem
 from jaxscore.shell.system import SHOWN
 
-NO_ANSWER = -1  # as `expected`: no query is known to be right; outside the accuracy
+NO_ANSWER = -1  # value of `expected` if the right query is unknown; outside the accuracy
 EXPECTED = "an object with `pretext`, `context`, `posttext` and `queries`"
-SHOWN_NAMES = 20  # of prompts or tests that exist, in a message
+SHOWN_NAMES = 20  # prompts or tests listed in a message
 
 
 @dataclasses.dataclass(frozen=True)
 class Context(ExampleItem):
-    """One sample of a suite, with what the suite shows and asks; or a few-shot example.
+    """A sample of a suite, with the suite's texts and queries; or a few-shot example.
 
     Attributes:
-        text: of the sample.
-        expected: index of the right query from 0, or `NO_ANSWER`.
-        queries: of the suite; none of an example.
-        prompt, pretext, posttext: of the suite, see `shown` and `split`.
+        text: the sample's text.
+        expected: the index of the right query, from 0, or `NO_ANSWER`.
+        queries: the suite's queries; empty for an example.
+        prompt, pretext, posttext: the suite's texts, see `shown` and `split`.
     """
 
     text: str
@@ -42,10 +42,10 @@ class Context(ExampleItem):
             self.check(len(self.queries))
 
     def check(self, n_queries: int) -> None:
-        """Refuse an index that no query has.
+        """Check that the expected index is `NO_ANSWER` or that of a query.
 
         Raises:
-            InputError: says which indices there are.
+            InputError: it is not; names the valid indices.
         """
         if self.expected != NO_ANSWER and not 0 <= self.expected < n_queries:
             raise InputError(
@@ -54,29 +54,29 @@ class Context(ExampleItem):
             )
 
     def check_example(self) -> None:
-        """Check that a query is expected, which can be shown."""
+        """Check that there is an expected query to show."""
         if self.expected == NO_ANSWER:
             raise InputError(f"expected is {NO_ANSWER}, so no query can be shown as right")
 
     def shown(self, text: str, lines: Sequence[str] = ()) -> str:
-        """Text between prompt and query, without empty parts.
+        """Return the text between prompt and query, without empty parts.
 
         Args:
-            text: of this sample, or of an example.
-            lines: of the query, before the one that is scored.
+            text: the text of this sample or of an example.
+            lines: the query's lines before the scored one.
         """
         return "\n".join([*filter(None, (self.pretext, text, self.posttext)), *lines])
 
     def split(self, text: str, query: str, boundary: str, separator: str | None) -> tuple[str, str]:
         """Return the text between prompt and query, and the text that is scored.
 
-        The boundary "upstream" joins them as the published package does: an empty text keeps its
-        newline, and of a query with newlines the last line alone is scored, after the others.
+        The boundary "upstream" joins them as in the published package: an empty text keeps its
+        newline, and of a query with newlines only the last line is scored.
 
         Args:
-            text: of this sample, or of an example.
-            separator: between text and query, scored with the query; None is the published
-                newline, which is not.
+            text: the text of this sample or of an example.
+            separator: the separator of text and query, scored with the query; None is the
+                published newline, which is not scored.
         """
         is_upstream = boundary == "upstream"
         *lines, scored = query.split("\n") if is_upstream else [query]
@@ -91,7 +91,7 @@ class Suite:
     """A prompt with its continuations: every query after every context.
 
     Attributes:
-        context: objects with `text` and `expected`.
+        context: the objects with `text` and `expected`.
     """
 
     context: tuple[Any, ...]
@@ -106,8 +106,8 @@ class Suite:
             object.__setattr__(self, name, getattr(self, name) or "")
         for k, query in enumerate(self.queries, start=1):
             if not isinstance(query, str) or not query:
-                found = "empty" if query == "" else str(query)[:20]
-                raise InputError(f'field "queries", entry {k} is {found}, expected a text to score')
+                shown = "empty" if query == "" else str(query)[:20]
+                raise InputError(f'field "queries", entry {k} is {shown}, expected a text to score')
         if not self.queries:
             raise InputError('field "queries" is empty, expected the texts to compare')
         if not self.context:
@@ -116,7 +116,7 @@ class Suite:
             )
 
     def rows(self) -> Iterator[Row]:
-        """Each context with the texts of the suite, as an input object."""
+        """Yield each context with the texts of the suite, as an input object."""
         shared = {
             "queries": list(self.queries),
             "prompt": self.prompt,
@@ -133,12 +133,12 @@ class Suite:
 
 
 def read_suite(value: Any, where: str = "suite") -> Suite:
-    """A suite from an object as the JSON file has it, with the prompt's text as `prompt`.
+    """Return a suite from an object of a suite file, with the prompt's text as `prompt`.
 
     `prompt`, `pretext` and `posttext` may be empty, null or left out.
 
     Raises:
-        InputError: no object, or no queries or contexts, or queries that are not texts.
+        InputError: not an object, or without queries or contexts, or queries are not texts.
     """
     if isinstance(value, Suite):
         return value
@@ -149,44 +149,44 @@ def read_suite(value: Any, where: str = "suite") -> Suite:
 
 
 def prompt_files(name: str) -> list[str]:
-    """Names that the prompt's file of a suite `<prompt>_<test>.json` may have, longest first."""
+    """Return the possible prompt files of a suite `<prompt>_<test>.json`, longest name first."""
     stem = name.removesuffix(compression_of(Path(name))).removesuffix(".json")
-    places = [place for place, letter in enumerate(stem) if letter == "_"]
-    return [f"{stem[:place]}.txt" for place in reversed(places) if place]
+    positions = [position for position, letter in enumerate(stem) if letter == "_"]
+    return [f"{stem[:position]}.txt" for position in reversed(positions) if position]
 
 
 def read_suite_file(path: Path) -> Suite:
-    """The suite of a file.
+    """Return the suite of a file.
 
     Raises:
-        InputError: it holds no suite, or there is no prompt: neither as its field nor as a file.
+        InputError: it is not a suite, or the prompt is neither its field nor a file.
     """
     check_not_folder(path)
     value = read_json(path, EXPECTED)
     check_unicode(value, str(path))
     if isinstance(value, dict) and value.get("prompt") is None:
         names = prompt_files(path.name)
-        found = next((file for name in names if (file := path.with_name(name)).is_file()), None)
-        if found is None:
+        file = next((file for name in names if (file := path.with_name(name)).is_file()), None)
+        if file is None:
             expected = " or ".join(names) or "<prompt>_<test>.json as its name, and <prompt>.txt"
             raise InputError(
-                f"{path}: found no prompt, expected {expected} beside it, or a text as its field "
-                '"prompt"'
+                f"{path}: found no prompt, expected {expected} in its folder, or a text as its "
+                'field "prompt"'
             )
-        value |= {"prompt": read_text(found)}
+        value |= {"prompt": read_text(file)}
     return read_suite(value, str(path))
 
 
 def suite_files(folder: Path, prompt: str, test: str) -> tuple[Path, Path]:
-    """Where the prompt and the suite lie."""
+    """Return the paths of the prompt and the suite."""
     return folder / f"{prompt}.txt", folder / f"{prompt}_{test}.json"
 
 
 def load(folder: Path, prompt: str, test: str) -> Suite:
-    """The suite of `<prompt>_<test>.json`, with the text of `<prompt>.txt` as `prompt`.
+    """Return the suite of `<prompt>_<test>.json`, with the text of `<prompt>.txt` as `prompt`.
 
     Raises:
-        InputError: a file is missing or not UTF-8, or holds no suite.
+        InputError: a file is missing, not UTF-8 or not a suite.
     """
     prompt_file, path = suite_files(folder, prompt, test)
     _check_exists(folder, prompt_file, "--prompt", "*.txt", "")
@@ -198,12 +198,12 @@ def load(folder: Path, prompt: str, test: str) -> Suite:
 
 
 def _check_exists(folder: Path, path: Path, flag: str, pattern: str, prefix: str) -> None:
-    """Refuse a name without a file, with the names that there are."""
+    """Check that a name has a file; the error lists the existing names."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, expected prompts and tests; see --input-dir")
     if path.is_file():
         return
-    names = sorted(found.stem.removeprefix(prefix) for found in folder.glob(pattern))
+    names = sorted(file.stem.removeprefix(prefix) for file in folder.glob(pattern))
     listed = ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
     similar = near(path.stem.removeprefix(prefix), names)
     hint = f"; is it {similar}?" if similar else ""

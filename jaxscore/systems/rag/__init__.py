@@ -1,11 +1,11 @@
-"""Records of a RAG benchmark, as BERGEN writes them: question, references, response; judgements.
+"""Records of a RAG benchmark in BERGEN's format: question, references, response; judgements.
 
-A judgement has a `kind`, how its scores came about:
+The `kind` of a judgement is the source of its scores:
 
     logits     probabilities of the labels' first tokens
     sequence   probabilities of whole labels
     text       the label in a written answer
-    pairwise   a written answer says which of two responses is better
+    pairwise   the better of two responses, named in a written answer
     bem        a classifier's probability
 """
 
@@ -36,11 +36,11 @@ class Item:
     """A question with its response and its references.
 
     Attributes:
-        q_id: not necessarily unique.
-        response: may be empty.
-        label: one reference, or a list of one or more.
-        question: "" if the record has no text there.
-        ranking_label: of any type; None if it is absent.
+        q_id: the question's id, not necessarily unique.
+        response: the response, possibly empty.
+        label: one reference answer, or a list of one or more.
+        question: the question, or "" if the record's is not a string.
+        ranking_label: the ids of the relevant documents, unchecked; None if it is absent.
     """
 
     q_id: str | int
@@ -53,7 +53,7 @@ class Item:
         """Check all texts.
 
         Raises:
-            InputError: no reference, or a text that cannot be used.
+            InputError: no reference, a reference that is not a string, or a lone surrogate.
         """
         if not isinstance(self.question, str):
             object.__setattr__(self, "question", "")
@@ -61,23 +61,23 @@ class Item:
         object.__setattr__(self, "label", tuple(label))
         if not self.label:
             raise InputError('field "label" is empty, expected one reference answer or more')
-        for place, reference in enumerate(self.label, start=1):
+        for k, reference in enumerate(self.label, start=1):
             if not isinstance(reference, str):
                 raise InputError(
-                    f'field "label", entry {place}: found {json_kind(reference)}, expected a string'
+                    f'field "label", entry {k}: found {json_kind(reference)}, expected a string'
                 )
         if not all(map(is_valid_unicode, (self.response, self.question, *self.label))):
             raise InputError("a string contains a lone surrogate (invalid Unicode)")
 
     def repeated(self) -> Record:
-        """The fields that its record repeats."""
+        """Return the fields that the item's record repeats."""
         fields = {name: getattr(self, name) for name in REPEATED}
         return {**fields, "label": [*self.label]}
 
 
 @dataclasses.dataclass(frozen=True)
 class AskedItem(Item):
-    """An item whose question is needed."""
+    """An item with a required question."""
 
     question: str = dataclasses.field()  # required, unlike that of `Item`
 
@@ -88,7 +88,7 @@ class Records:
 
     Attributes:
         where: the file, for messages; "" for records from Python.
-        rows: as they were given, usable or not.
+        rows: the unchecked rows, usable or not.
     """
 
     where: str
@@ -96,28 +96,28 @@ class Records:
 
     @functools.cached_property
     def entries(self) -> list[Entry]:
-        """All rows, the unusable ones included, whether they have a question or not."""
+        """All rows, unusable ones included, with or without a question."""
         return RESPONSES.entries(self)
 
     @property
     def usable(self) -> list[Item]:
-        """The items of the other rows."""
+        """The items of the usable rows."""
         return [entry.item for entry in self.entries if entry.error is None]
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """(name, why) of the rows that cannot be used."""
+        """The (name, reason) of each unusable row."""
         return [(entry.name, entry.error) for entry in self.entries if entry.error is not None]
 
 
-def read(rows: Any, where: str = "") -> Records:
-    """Records from objects as the input file has them; `Records` stay as they are.
+def read_records(rows: Any, where: str = "") -> Records:
+    """Return `Records` of objects in the format of the input file, or `Records` unchanged.
 
     Args:
         where: the file, for messages.
 
     Raises:
-        InputError: the rows are one object or a text.
+        InputError: the rows are a single object or a string.
     """
     if isinstance(rows, Records):
         return rows
@@ -153,14 +153,14 @@ class RecordSystem(System):
                 item = row.item | {"q_id": next(id for id in ids if id is not None)}
                 yield Row(index, f"{row.where}{_shown_id(item['q_id'])}", item)
             return
-        records = read(source)
+        records = read_records(source)
         prefix = records.where and f"{records.where}: "
         for index, row in enumerate(records.rows):
             name = row_name(index, row.get("q_id") if isinstance(row, dict) else None)
             yield Row(index, f"{prefix}{name}", row)
 
     def check(self, items: Items, settings: Any) -> None:
-        """Refuse a file without a usable record; in a folder these have a report of their own."""
+        """Refuse a file without a usable record; a folder's run reports these itself."""
         if items.is_file or not items.n_all:
             items.require_usable()
 
@@ -169,7 +169,7 @@ class RecordSystem(System):
         return row_name(record["index"], record.get("q_id"))
 
     def entries(self, objects: Any) -> list[Entry]:
-        """The rows as entries, the unusable ones included."""
+        """Return all rows as entries, unusable ones included."""
         return [read_entry(self, row.item, row.number, row.where, ()) for row in self.read(objects)]
 
 
@@ -187,8 +187,8 @@ def _shown_id(q_id: object) -> str:
     return f" (q_id {q_id})" if isinstance(q_id, int) else ""
 
 
-def failed(records: Iterable[Record]) -> list[tuple[str, str]]:
-    """(name, why) of the records that have an `error`."""
+def list_failures(records: Iterable[Record]) -> list[tuple[str, str]]:
+    """Return the (name, reason) of the records that have an `error`."""
     return [
         (row_name(record["index"], record.get("q_id")), record["error"])
         for record in records
@@ -196,7 +196,7 @@ def failed(records: Iterable[Record]) -> list[tuple[str, str]]:
     ]
 
 
-SHARES = ("outside", "agree", "first")  # of a summary, beside its counts
+SHARES = ("outside", "agree", "first")  # numbers of a summary in addition to its counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,59 +204,59 @@ class Findings:
     """Verdicts on some records.
 
     Attributes:
-        estimates: "mean", or "win", "tie" and "lose" as shares: the numbers of the summary.
-        summary: what the report says, as JSON.
-        warnings: what people should know before they trust the means.
+        estimates: the numbers of the summary: "mean", or the shares "win", "tie" and "lose".
+        summary: the report's JSON summary.
+        warnings: reasons to distrust the means.
     """
 
-    kind: str
+    score_source: str
     estimates: Mapping[str, Estimate]
     summary: Mapping[str, Any]
     warnings: Sequence[str]
 
 
 def judged(records: Sequence[Record]) -> Sequence[Record]:
-    """Records with a verdict, or whose request to the judge failed."""
+    """Return the records with a verdict, or whose request to the judge failed."""
     return where(records, lambda record: "known" in record)
 
 
-def summary_of_findings(found: Findings, records: Sequence[Record], metric: str) -> Summary:
+def summary_of_findings(findings: Findings, records: Sequence[Record], metric: str) -> Summary:
     """Findings in the shape of every system."""
-    failures = failed(records)
-    summary = {**found.summary, "n_failed": len(failures)}
+    failures = list_failures(records)
+    summary = {**findings.summary, "n_failed": len(failures)}
     return Summary(
-        headline=_headline(found.kind, summary),
+        headline=_headline(findings.score_source, summary),
         numbers={
-            **found.estimates,
+            **findings.estimates,
             **{k: v for k, v in summary.items() if k.startswith("n_") or k in SHARES},
         },
-        details={"metric": metric, "kind": found.kind, "summary": summary},
+        details={"metric": metric, "kind": findings.score_source, "summary": summary},
         failures=failures,
-        warnings=found.warnings,
+        warnings=findings.warnings,
     )
 
 
 def score_of(record: Record) -> float:
-    """The score of a judged record; NaN is null in JSON."""
+    """Return the score of a judged record; NaN is null in JSON."""
     return math.nan if record["score"] is None else float(record["score"])
 
 
 def mean_of(
     values: Sequence[float], n_bootstrap: int, seed: int, *, is_share: bool = False
 ) -> Estimate:
-    """The mean of scores, exact in any order, with its interval; a share has Wilson's."""
+    """Return the mean of scores (in any order the same) with its interval, Wilson's for a share."""
     if not values:
         return Estimate(0, None, None, None)
     if is_share:
-        found = proportion([value == 1.0 for value in values])
+        interval = proportion([value == 1.0 for value in values])
     else:
         finite = [value for value in values if math.isfinite(value)]
-        found = estimate(finite, n_bootstrap, seed)
-    return dataclasses.replace(found, mean=math.fsum(values) / len(values))
+        interval = estimate(finite, n_bootstrap, seed)
+    return dataclasses.replace(interval, mean=math.fsum(values) / len(values))
 
 
 def summary_of(mean: Estimate, *, is_share: bool = False) -> dict[str, Any]:
-    """A mean and its interval as the summary has them."""
+    """Return the fields of a summary for a mean and its interval."""
     return {
         "n": mean.n,
         "mean": mean.mean,
@@ -265,11 +265,11 @@ def summary_of(mean: Estimate, *, is_share: bool = False) -> dict[str, Any]:
     }
 
 
-def _headline(kind: str, summary: Mapping[str, Any]) -> str:
-    if kind == "pairwise":
+def _headline(score_source: str, summary: Mapping[str, Any]) -> str:
+    if score_source == "pairwise":
         if not summary["n"]:
             return "no pair was judged"
-        rates = (f"{name} {one['percent']:.1f} %" for name, one in summary["rates"].items())
+        rates = (f"{name} {rate['percent']:.1f} %" for name, rate in summary["rates"].items())
         return f"{', '.join(rates)} over {counted(summary['n'], 'records')}"
     if summary["mean"] is None:
         return "no record was judged"
@@ -281,8 +281,8 @@ def _headline(kind: str, summary: Mapping[str, Any]) -> str:
 
 
 def metric_means(metric: str, details: Mapping[str, Any]) -> dict[str, float | None]:
-    """The means of a metric as the metrics file has them; rates are percentages."""
+    """Return the means of a metric for the metrics file; rates are percentages."""
     summary = details["summary"]
     if details["kind"] == "pairwise":
-        return {f"{metric}_{name}": one["percent"] for name, one in summary["rates"].items()}
+        return {f"{metric}_{name}": rate["percent"] for name, rate in summary["rates"].items()}
     return {metric: summary["mean"]}

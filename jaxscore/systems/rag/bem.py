@@ -1,11 +1,11 @@
-"""BEM: is a response equivalent to a reference? (Bulian et al., arXiv 2202.07654)
+"""BEM: classify if a response is equivalent to a reference (Bulian et al., arXiv 2202.07654).
 
 A BERT classifier reads
 
     [CLS] candidate [SEP] reference [SEP] question [SEP]
-    types   0         0      1        1      1       1       the question's is 2 if there are
-                                                              three, as in the authors' model
-and gives P(equivalent), its class 1. A record's score is the best of its references.
+    types   0         0      1        1      1       1       the question's type is 2 if there
+                                                              are three, as in the authors' model
+and returns P(equivalent), its class 1. A record's score is the maximum over its references.
 """
 
 import bisect
@@ -30,12 +30,12 @@ from jaxscore.text.tokenizer import copy_backend
 from jaxscore.text.tokenizer_files import load_tokenizer
 
 DEFAULT_MODEL = "kortukov/answer-equivalence-bem"
-EQUIVALENT = 1  # the class
+EQUIVALENT = 1  # index of the class
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(IntervalSettings):
-    """Settings of `bem`; `metric` is what the score is called."""
+    """Settings of `bem`; `metric` is the name of the score."""
 
     metric: str = flag("BEM", is_flag=False)
 
@@ -44,8 +44,8 @@ class Settings(IntervalSettings):
         super().__post_init__()
         if self.truncate:
             raise InputError(
-                "truncate (--truncate) is for a causal model's prompts; BEM leaves out the ends "
-                "of texts that are too long by itself"
+                "truncate (--truncate) is for a causal model's prompts; BEM always leaves out the "
+                "ends of texts that are too long"
             )
         if self.audit_noise:
             raise InputError(
@@ -54,18 +54,18 @@ class Settings(IntervalSettings):
             )
 
     def record(self) -> dict[str, Any]:
-        """The settings that decide the result."""
+        """Return the settings that decide the result."""
         return {"seed": self.seed, "n_bootstrap": self.n_bootstrap}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Match:
-    """What BEM says of one record.
+    """BEM's scores of one record.
 
     Attributes:
         by_reference: P(equivalent) for each reference, in the order of the label.
-        best: the reference with the best one.
-        trimmed: tokens left out of the inputs, which were longer than the model's positions.
+        best: the reference with the highest P(equivalent).
+        trimmed: the number of tokens left out of inputs longer than the model's positions.
     """
 
     by_reference: tuple[float, ...]
@@ -74,12 +74,12 @@ class Match:
 
     @property
     def score(self) -> float:
-        """The best P(equivalent)."""
+        """The highest P(equivalent)."""
         return max(self.by_reference)
 
 
 class Bem:
-    """The classifier with its tokenizer. It has no method of an `LM` but `describe`."""
+    """The classifier with its tokenizer. `describe` is the only method that it shares with `LM`."""
 
     capabilities = Capabilities()
     remarks: Sequence[str] = ()
@@ -95,11 +95,11 @@ class Bem:
         """Load a checkpoint.
 
         Args:
-            dtype, reproducible: as of `BertClassifier`.
-            origin: the model's name and commit, for reports; None is the folder.
+            dtype, reproducible: see `BertClassifier`.
+            origin: the model's name and commit, for reports; None names the folder.
 
         Raises:
-            InputError: no BERT classifier of two classes, or a tokenizer without [CLS] and [SEP].
+            InputError: not a BERT classifier of two classes, or a tokenizer without [CLS], [SEP].
         """
         from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
 
@@ -123,15 +123,11 @@ class Bem:
             raise InputError(f"{folder}: its tokenizer has no [CLS] or no [SEP]")
 
     def describe(self) -> dict[str, Any]:
-        """The classifier and how it is computed, for reports."""
+        """Return the classifier and how it is computed, for reports."""
         return dict(self._facts)
 
     def match(self, items: Sequence[Item]) -> list[Match | TextError]:
-        """P(equivalent) of each item's response and each of its references.
-
-        Returns:
-            The match of each item, or why the tokenizer cannot read one of its texts.
-        """
+        """Return the match of each item, or the tokenizer's error for one of its texts."""
         texts = sorted({text for item in items for text in _texts(item)})
         ids: dict[str, Ids] = {}
         errors: dict[str, TextError] = {}
@@ -162,12 +158,12 @@ class Bem:
         return matches
 
     def _input(self, parts: list[Ids]) -> tuple[tuple[np.ndarray, np.ndarray], int]:
-        """ids and types, and how many tokens were left out at the end of the longest parts."""
+        """Return ids and types, and the number of tokens cut from the ends of the longest parts."""
         room = self.classifier.max_positions - len(parts) - 1
-        lengths = fitted([len(part) for part in parts], room)
+        lengths = fitted([len(ids_of_part) for ids_of_part in parts], room)
         ids, types = [self._cls], [0]
-        for k, (part, length) in enumerate(zip(parts, lengths, strict=True)):
-            ids += [*part[:length], self._sep]
+        for k, (ids_of_part, length) in enumerate(zip(parts, lengths, strict=True)):
+            ids += [*ids_of_part[:length], self._sep]
             types += [min(k, self.classifier.n_types - 1)] * (length + 1)
         over = sum(map(len, parts)) - sum(lengths)
         return (np.array(ids, np.int32), np.array(types, np.int32)), over
@@ -178,7 +174,7 @@ def _texts(item: Item) -> tuple[str, ...]:
 
 
 def fitted(lengths: Sequence[int], room: int) -> list[int]:
-    """The lengths, each cut to one limit, the highest with which they fit."""
+    """Return the lengths, each cut to the highest common limit with which their sum fits."""
 
     def cut(limit: int) -> list[int]:
         return [min(length, limit) for length in lengths]
@@ -188,10 +184,10 @@ def fitted(lengths: Sequence[int], room: int) -> list[int]:
 
 
 def load(model: str, revision: str | None, *, dtype: str, reproducible: bool = False) -> Bem:
-    """The classifier by name: a folder or a hub id.
+    """Load the classifier of a name: a folder or a hub id.
 
     Raises:
-        InputError: as `Bem`, or there is no such model.
+        InputError: see `Bem`; or there is no such model.
     """
     from jaxscore.models.weights.folder import resolve  # which imports JAX
 
@@ -228,7 +224,7 @@ class BemSystem(JudgeSystem):
             }
 
     def summarize(self, records: Sequence[Any], settings: Settings) -> Summary:
-        """The mean over the records."""
+        """Return the mean over the records."""
         scores = [rag.score_of(record) for record in rag.judged(records)]
         mean = rag.mean_of(scores, settings.n_bootstrap, settings.seed)
         n_trimmed = sum("trimmed" in record for record in records)
@@ -243,8 +239,8 @@ class BemSystem(JudgeSystem):
             "n_equivalent": sum(score > 0.5 for score in scores),
             "n_trimmed": n_trimmed,
         }
-        found = Findings("bem", {"mean": mean}, summary, warnings)
-        return rag.summary_of_findings(found, records, settings.metric)
+        findings = Findings("bem", {"mean": mean}, summary, warnings)
+        return rag.summary_of_findings(findings, records, settings.metric)
 
 
 SYSTEM = BemSystem()

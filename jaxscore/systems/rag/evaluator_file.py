@@ -7,10 +7,10 @@
     output_options_pairwise: {'1': 1, '2': 0, '3': 0.5}
     prompt_pairwise: {system: "...", user: "... {prediction_1} ... {prediction_2} ..."}
 
-Templates are read, never run. Two ways of writing them are known: `{name}` in plain text, and
-Python f-strings (`f"... {self.rubrik_section} ..."`), which BERGEN's first files have and its
-scripts evaluated. Either way only the names of `NAMES` are filled, and anything else in braces,
-whether attribute, call, index, conversion or format, is refused.
+Templates are parsed, never evaluated. They are plain text with `{name}`, or Python f-strings
+(`f"... {self.rubrik_section} ..."`), which BERGEN's first files have and its scripts evaluated.
+In both only the names of `NAMES` are filled; anything else in braces (attribute, call, index,
+conversion or format) is refused.
 """
 
 import ast
@@ -30,8 +30,8 @@ from jaxscore.text.whole_words import whole_words
 
 LabelMatch = Literal["word", "substring"]  # the rule by which a written answer has a label
 
-# What may stand in braces, to the letter -> the value that it is filled with. The two calls are in
-# BERGEN's files and are names here like the others; `preddiction` is its second file's spelling.
+# The exact text allowed in braces -> the name of its value. The two calls are in BERGEN's files
+# and are matched as text, like names; `preddiction` is its second file's spelling.
 NAMES = {
     "rubrik_section": "rubrik_section",
     "self.rubrik_section": "rubrik_section",
@@ -44,9 +44,9 @@ NAMES = {
     "prediction_1": "prediction_1",
     "prediction_2": "prediction_2",
 }
-SHOWN_NAMES = 20  # of the evaluators that exist, in a message
-MOST_WORTH = 1e9  # so that sums of worths are numbers
-UNKNOWN = -100.0  # in the column of a record whose answer names no label, or several
+SHOWN_NAMES = 20  # evaluators listed in a message
+MOST_WORTH = 1e9  # keeps sums of worths finite
+UNKNOWN = -100.0  # the score of a record whose answer names no label, or several
 COMMON = frozenset({"rubrik_section", "options", "question", "answer"})
 POINTWISE = COMMON | {"prediction"}
 PAIRWISE = COMMON | {"prediction_1", "prediction_2"}
@@ -64,17 +64,17 @@ F_STRING = re.compile(r"""\s*([fF][rR]?|[rR][fF])["']""")
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """The turns of a conversation, and what the labels that may answer it are worth.
+    """The turns of a conversation, and the worth of each label that may answer it.
 
     The turns are `str.format` templates, see `parse`.
 
     Attributes:
         options: label -> worth, in the order of the file.
-        user_without_system: the user's turn for a model whose template has no system turn. If it
-            is None, the system's text and the user's are one turn.
-        assistant: how the answer begins, as a turn of its own; None if it is left to the model,
-            which is usual.
-        label_match: the rule by which a written answer has a label, see `labels_in`.
+        user_without_system: the user's turn for a model whose template lacks a system turn; if
+            None, the system's text and the user's are one turn.
+        assistant: the beginning of the answer, as a separate turn; None (usual) leaves it to the
+            model.
+        label_match: the rule that finds labels in a written answer; see `labels_in`.
     """
 
     options: dict[str, float]
@@ -85,11 +85,11 @@ class Question:
     label_match: LabelMatch = "word"
 
     def messages(self, values: Mapping[str, str], *, system: bool) -> list[Message]:
-        """The conversation up to the judge's answer.
+        """Return the conversation up to the judge's answer.
 
         Args:
             values: name -> text, for each name of the templates except the labels.
-            system: whether the model takes a system turn.
+            system: True if the model takes a system turn.
         """
         rubric = {"rubrik_section": ", ".join(self.options), "options": str(list(self.options))}
         values = {**values, **rubric}
@@ -100,15 +100,15 @@ class Question:
             turns = [("user", f"{self.system}\n\n{self.user}" if alone is None else alone)]
         if self.assistant is not None:
             turns.append(("assistant", self.assistant))
-        # What is filled in is not read as a template again.
+        # `format` does not parse the inserted texts again.
         return [{"role": role, "content": text.format(**values)} for role, text in turns]
 
     def template(self, *, system: bool) -> list[Message]:
-        """`messages` with `{question}` and the like in place of each record's own text."""
+        """Return `messages` with `{question}` and the like in place of a record's texts."""
         return self.messages({name: f"{{{name}}}" for name in NAMES.values()}, system=system)
 
     def labels_in(self, text: str) -> list[str]:
-        """Return the labels in a text, by case, the longest first.
+        """Return the labels in a text, case-sensitive, the longest first.
 
         By `label_match` "word" they are whole words, and a label inside a longer one does not
         count: "Correct" in "Incorrect", 1 in 10. By "substring", the published rule, each label
@@ -124,7 +124,7 @@ class Question:
         return labels
 
     def worth(self, text: str) -> float:
-        """What the only label in a text is worth; `UNKNOWN` if there is none, or several."""
+        """Return the worth of the only label in a text, or `UNKNOWN` for none or several."""
         labels = self.labels_in(text)
         return self.options[labels[0]] if len(labels) == 1 else UNKNOWN
 
@@ -134,8 +134,8 @@ class Evaluator:
     """One evaluator file.
 
     Attributes:
-        use_logits: whether the answer is read from next-token probabilities instead of text.
-        pairwise: None if the file has no pairwise prompt.
+        use_logits: True if the answer is read from next-token probabilities instead of text.
+        pairwise: the pairwise prompt, or None if the file lacks it.
     """
 
     path: Path
@@ -146,30 +146,30 @@ class Evaluator:
 
 
 def find(name: str) -> Path:
-    """The file of an evaluator.
+    """Return the file of an evaluator.
 
     Args:
-        name: a path, known by its ending .yaml or .yml or by a slash; else the name of a file
-            in configs/evaluator, config/evaluator (BERGEN's), or those of this package.
+        name: a path, recognised by its ending .yaml or .yml or by a slash; else the name of a
+            file in configs/evaluator, config/evaluator (BERGEN's) or this package.
 
     Raises:
-        InputError: there is none; lists the places.
+        InputError: there is no such file; names the searched folders.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
-    for place in PLACES:
-        found = place / f"{name}.yaml"
+    for folder in PLACES:
+        path = folder / f"{name}.yaml"
         try:
-            if found.is_file():
-                return found
+            if path.is_file():
+                return path
         except (OSError, ValueError):  # too long, or a zero byte
             break
-    names = sorted({path.stem for place in PLACES for path in place.glob("*.yaml")})
-    known, similar = ", ".join(names[:SHOWN_NAMES]), near(name, names)
+    names = sorted({path.stem for folder in PLACES for path in folder.glob("*.yaml")})
+    listed, similar = ", ".join(names[:SHOWN_NAMES]), near(name, names)
     raise InputError(
         f"evaluator {name[:80]} (--llm-prompt): no {name[:80]}.yaml in {PLACES[0]}, in {PLACES[1]} "
-        f"or among the packaged ones; there are {known}; give one of these or the path of a file"
+        f"or among the packaged ones; there are {listed}; give one of these or the path of a file"
         + (f"; is it {similar}?" if similar else "")
     )
 
@@ -178,8 +178,8 @@ def load(path: Path) -> Evaluator:
     """Read and check an evaluator file.
 
     Raises:
-        InputError: unreadable, no YAML, a key that is unknown, missing or of another type, or a
-            template that asks for something that is not filled.
+        InputError: the file is unreadable or not YAML, a key is unknown, missing or of another
+            type, or a template has a field that is not filled.
     """
     raw, where = read_yaml(path), str(path)
     if not isinstance(raw, dict):
@@ -204,14 +204,14 @@ def load(path: Path) -> Evaluator:
 
 
 def parse(text: str, allowed: frozenset[str], where: str) -> str:
-    """Turn a template, written plainly or as an f-string, into one of `str.format`.
+    """Convert a template, plain or an f-string, to one of `str.format`.
 
     Args:
-        allowed: the values that it may ask for.
+        allowed: the names of values that the template may use.
         where: file and key, for messages.
 
     Raises:
-        InputError: it does not parse, or braces hold anything else; named.
+        InputError: it does not parse, or braces contain anything else.
     """
     fields = _f_string(text, where) if F_STRING.match(text) else _plain(text, where)
     template = ""
@@ -220,9 +220,9 @@ def parse(text: str, allowed: frozenset[str], where: str) -> str:
             raise InputError(f"{where}: the template {HALF}")
         name = NAMES.get(field) if field is not None else None
         if field is not None and name not in allowed:
-            known = ", ".join(sorted(allowed - {"options"}))
+            fillable = ", ".join(sorted(allowed - {"options"}))
             raise InputError(
-                f"{where}: the template asks for {{{field[:80]}}}; only {known} are filled, "
+                f"{where}: the template asks for {{{field[:80]}}}; only {fillable} are filled, "
                 "without attribute, call, index, conversion or format. Write {{ and }} for braces"
             )
         template += literal.replace("{", "{{").replace("}", "}}")
@@ -231,7 +231,7 @@ def parse(text: str, allowed: frozenset[str], where: str) -> str:
 
 
 def _plain(text: str, where: str) -> list[tuple[str, str | None]]:
-    """(literal, what follows it in braces, to the letter) of a `str.format` template."""
+    """Return the (literal, exact text in the braces after it) of a `str.format` template."""
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as problem:
@@ -250,10 +250,10 @@ def _plain(text: str, where: str) -> list[tuple[str, str | None]]:
 
 
 def _f_string(text: str, where: str) -> list[tuple[str, str | None]]:
-    """The same of an f-string, from its syntax tree, which is not evaluated."""
+    """Return the same for an f-string, from its syntax tree, which is not evaluated."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # `\ ` is no escape; BERGEN writes it, see below
+            warnings.simplefilter("ignore")  # of the invalid escape `\ `, see `_part`
             body = ast.parse(text.strip(), mode="eval").body
         if not isinstance(body, ast.JoinedStr):
             raise SyntaxError("there is more than one f-string in it")
@@ -269,7 +269,7 @@ def _part(node: ast.expr) -> tuple[str, str | None]:
         spec = "" if node.format_spec is None else ":…"
         return "", ast.unparse(node.value) + conversion + spec
     assert isinstance(node, ast.Constant)  # an f-string has no other parts
-    # A colon and a blank would end a plain YAML text, so BERGEN's files have `:\ ` there.
+    # A colon and a space would end a plain YAML scalar, so BERGEN's files have `:\ ` there.
     return str(node.value).replace(":\\ ", ": "), None
 
 
@@ -278,7 +278,10 @@ def _question(raw: dict[str, Any], ending: str, allowed: frozenset[str], where: 
     options = _options(_take(raw, f"output_options{ending}", where), where, ending)
     turns = _take(raw, key, where)
     if not isinstance(turns, dict):
-        raise InputError(f"{where}: {key} is no mapping, expected the keys {', '.join(TURNS[:3])}")
+        raise InputError(
+            f"{where}: {key} is {short(turns)}, expected a mapping with the keys "
+            f"{', '.join(TURNS[:3])}"
+        )
     _check_keys(turns, TURNS, f"{where}: {key}")
     if not {"system", "user"} <= turns.keys():
         raise InputError(f"{where}: {key} needs `system` and `user`; it has {', '.join(turns)}")
@@ -301,9 +304,9 @@ def _options(value: Any, where: str, ending: str) -> dict[str, float]:
 
 
 def _problem(label: Any, worth: Any) -> str | None:
-    """Why a label and its worth cannot be used, or None if they can."""
+    """Return the reason why a label or its worth cannot be used, or None if they can."""
     if not isinstance(label, str):
-        return f"label {short(label)} is no text for YAML; put it in quotes, as 'Yes'"
+        return f"label {short(label)} is not text in YAML; put it in quotes, as 'Yes'"
     if not is_valid_unicode(label):
         return f"label {label!a} {HALF}"
     if not label:

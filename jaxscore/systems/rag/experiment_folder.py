@@ -1,16 +1,16 @@
-"""Experiment folders of a RAG benchmark, as BERGEN writes them (arXiv 2407.01102).
+"""Experiment folders of a RAG benchmark in BERGEN's format (arXiv 2407.01102).
 
-    experiments/<name>/config.yaml                  what retrieved, ranked and answered
+    experiments/<name>/config.yaml                  retriever, reranker and generator
                        eval_<split>_out.json        a list of records, one per question
                        eval_<split>_out_<N>.json    the first N of them, with --limit N
                        eval_<split>_metrics.json    {metric: mean}
                        eval_<split>_ranking_metrics.json
 
-A metric is a column of the records and a mean in the metrics file. Both files are replaced whole,
-the records first; the mean of an older column is null until then. An interruption in between
-leaves a column without its mean, which the next run computes again, and never a mean of another
-column. Fields and metrics of others stay as they are, in their order. A record that cannot be used
-gets null in every column.
+A metric is a column of the records and a mean in the metrics file. Both files are replaced
+atomically, the records first; the mean of an older column is null until then. An interruption in
+between leaves a column without its mean, which the next run computes again, and never a mean of
+another column. Other fields and metrics stay unchanged, in their order. An unusable record gets
+null in every column.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Experiment(Records):
     """The records of one folder and split.
 
     Attributes:
-        sample: number of first rows that were read; None is all.
+        sample: the number of first rows that were read; None is all.
     """
 
     folder: Path
@@ -72,21 +72,20 @@ class Experiment(Records):
         The file of records is read again, so that columns that others wrote since `load` stay.
 
         Args:
-            columns: name, which is no field's -> {record's index: value}; a row that is left out
-                gets null.
+            columns: name, not one of `FIELDS` -> {record's index: value}; other rows get null.
             means: name -> value, merged into the metrics file.
 
         Raises:
-            InputError: the records are others than those that were loaded, or a file cannot be
-                read or written. No other metric is lost.
+            InputError: the records have changed since they were loaded, or a file cannot be read
+                or written. No other metric is lost.
         """
-        if not processes.is_first():  # another one may be writing these files
+        if not processes.is_first():  # only the first process writes
             return
         rows = _read_rows(self.path, self.sample)
         if not _same_records(rows, self.rows):
             raise InputError(
-                f"{self.path}: other records than when the run began, so their scores cannot be "
-                "kept; run again"
+                f"{self.path}: its records have changed since the run began, so their scores "
+                "cannot be kept; run again"
             )
         if self.target != self.path and _exists(self.target):
             stored = _read_rows(self.target, None)
@@ -98,34 +97,34 @@ class Experiment(Records):
         old = read_metrics(self.metrics_path)
         with atomic(self.target) as file:
             _dump(rows, file)
-            file.flush()  # a disk that is full is met here, while the old means still hold
+            file.flush()  # a full disk fails here, while the old means are still valid
             if stale := [name for name in means if old.get(name) is not None]:
                 merge_metrics(self.metrics_path, dict.fromkeys(stale))
         merge_metrics(self.metrics_path, means)
 
 
 def folders(experiments: Path, split: str, file: str = "out") -> list[Path]:
-    """Folders in `experiments` that hold `eval_<split>_<file>.json`, without unfinished ones.
+    """Return the finished experiments' folders with a file `eval_<split>_<file>.json`.
 
     Raises:
         InputError: no such folder, or none in it has the file, or a name is not UTF-8.
     """
     try:
-        found = sorted(path for path in experiments.iterdir() if path.is_dir())
+        paths = sorted(path for path in experiments.iterdir() if path.is_dir())
     except OSError as problem:
         missing = isinstance(problem, FileNotFoundError)
         raise InputError(
             f"{experiments}: {'no such folder' if missing else problem.strerror}; expected a "
             "folder of experiments, or give one experiment with --folder"
         ) from None
-    for path in found:
+    for path in paths:
         if path.name != path.name.encode("utf-8", "replace").decode():
             raise InputError(f"{experiments}: the name of folder {path.name!a} is not UTF-8")
     name = f"eval_{split}_{file}.json"
-    holding = [path for path in found if UNFINISHED not in path.name and _exists(path / name)]
+    holding = [path for path in paths if UNFINISHED not in path.name and _exists(path / name)]
     if not holding:
         raise InputError(
-            f"{experiments}: none of its {len(found)} folders holds {name}; "
+            f"{experiments}: none of its {len(paths)} folders holds {name}; "
             "give another --split or --experiments-folder"
         )
     return holding
@@ -135,29 +134,29 @@ def load(folder: Path, split: str, *, sample: int | None = None) -> Experiment:
     """Read the records of `eval_<split>_out.json`.
 
     Args:
-        sample: read only the first so many.
+        sample: the number of first records to read; None is all.
 
     Raises:
-        InputError: the file is missing, not UTF-8, not JSON, or no list of records.
+        InputError: the file is missing, not UTF-8, not JSON, or not a list of records.
     """
     path = folder / f"eval_{split}_out.json"
     rows = _read_rows(path, sample)
-    found = Experiment(where=str(path), rows=rows, folder=folder, split=split, sample=sample)
-    if sample is not None and _exists(found.target):
-        _read_rows(found.target, None)  # what `save` could not read is known before the work starts
-    return found
+    experiment = Experiment(where=str(path), rows=rows, folder=folder, split=split, sample=sample)
+    if sample is not None and _exists(experiment.target):
+        _read_rows(experiment.target, None)  # fail now rather than in `save`, after the work
+    return experiment
 
 
 def metrics_path(folder: Path, split: str) -> Path:
-    """The file with the means of a split."""
+    """Return the file with the means of a split."""
     return folder / f"eval_{split}_metrics.json"
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
-    """The object of a metrics file, in its order; empty if there is no file.
+    """Return the object of a metrics file, in its order; empty if the file does not exist.
 
     Raises:
-        InputError: it cannot be read or is no JSON object.
+        InputError: it cannot be read or is not a JSON object.
     """
     if not _exists(path):
         return {}
@@ -179,14 +178,13 @@ def merge_metrics(path: Path, means: Mapping[str, float | None]) -> None:
 
 
 def read_config(folder: Path, split: str) -> dict[str, str | int | None]:
-    """What `config.yaml` says of an experiment, by the columns of `results`.
+    """Return an experiment's settings in `config.yaml`, by the columns of `results`.
 
-    Returns:
-        Also `generation_top_k`, the documents that the generator reads: the k of recall_k. None
-        for whatever the file does not say, or if there is none.
+    `generation_top_k` is the number of documents that the generator reads, the k of recall_k.
+    Values that are not in the file are None.
 
     Raises:
-        InputError: the file cannot be read, is not YAML of plain values, or is no mapping.
+        InputError: the file cannot be read, is not YAML of plain values, or is not a mapping.
     """
     path = folder / "config.yaml"
     check_regular(path)
@@ -209,26 +207,26 @@ def read_config(folder: Path, split: str) -> dict[str, str | int | None]:
         return value if type(value) is int and value > 0 else None
 
     datasets = {
-        f"{part}_dataset": text("dataset", split, part, "init_args", "_target_")
-        for part in ("query", "doc")
+        f"{source}_dataset": text("dataset", split, source, "init_args", "_target_")
+        for source in ("query", "doc")
     }
     names = {stage: text(stage, "init_args", "model_name") for stage in STAGES.values()}
     return {
         **{column: name and name.replace(PROCESSORS, "") for column, name in datasets.items()},
         **{column: names[stage] for column, stage in STAGES.items()},
-        # A config gives them also for a stage that it does not have.
+        # A config has these also without the stage.
         "r_top": count("retrieve_top_k") if names["retriever"] else None,
         "rr_top": count("rerank_top_k") if names["reranker"] else None,
         "generation_top_k": count("generation_top_k"),
     }
 
 
-def _same_records(one: list[Any], other: list[Any]) -> bool:
-    return fields_of(one) == fields_of(other)
+def _same_records(rows: list[Any], other_rows: list[Any]) -> bool:
+    return fields_of(rows) == fields_of(other_rows)
 
 
 def fields_of(rows: list[Any]) -> list[Any]:
-    """The rows without columns, in the order of `FIELDS`."""
+    """Return the rows without columns, in the order of `FIELDS`."""
     return [[row.get(name) for name in FIELDS] if isinstance(row, dict) else row for row in rows]
 
 
@@ -247,7 +245,7 @@ def _read(path: Path) -> Any:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is a file; of one that cannot be looked at, reading it says why."""
+    """Return True unless the file does not exist; reading reports any other error of `stat`."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -258,6 +256,6 @@ def _exists(path: Path) -> bool:
 
 
 def _dump(value: Any, file: TextIO) -> None:
-    # ASCII with escapes, as the published scripts write: it holds any string that JSON can.
+    # ASCII with escapes, as in the published scripts, represents any JSON string.
     json.dump(to_json_value(value), file, allow_nan=False, indent=2)
     file.write("\n")

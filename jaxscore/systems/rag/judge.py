@@ -1,4 +1,4 @@
-"""`judge`: a language model says how right a response is, or which of two is better (BERGEN)."""
+"""`judge`: a language model rates a response, or decides which of two is better (BERGEN)."""
 
 import dataclasses
 import math
@@ -44,11 +44,11 @@ class Settings(IntervalSettings):
     """Settings of `judge`.
 
     Attributes:
-        evaluator: prompt and labels of the judge: an `Evaluator`, the path of an
-            evaluator file, or a name such as "default_qa".
-        label_score: None is "first".
-        label_match: None is "word".
-        metric: what the score is called.
+        evaluator: the judge's prompt and labels: an `Evaluator`, the path of an evaluator file,
+            or a name such as "default_qa".
+        label_score: the definition of a label's probability; None is "first".
+        label_match: the rule that finds labels in a written answer; None is "word".
+        metric: the name of the score.
     """
 
     fixed = ("read_as", "label_score")
@@ -81,15 +81,15 @@ class Settings(IntervalSettings):
         """Check all values and read the evaluator file; see `IntervalSettings`."""
         super().__post_init__()
         if not isinstance(self.evaluator, Evaluator):
-            read = evaluator_file.load(evaluator_file.find(str(self.evaluator)))
-            object.__setattr__(self, "evaluator", read)
+            evaluator = evaluator_file.load(evaluator_file.find(str(self.evaluator)))
+            object.__setattr__(self, "evaluator", evaluator)
         if self.opponent is not None:
-            object.__setattr__(self, "opponent", rag.read(self.opponent))
+            object.__setattr__(self, "opponent", rag.read_records(self.opponent))
             if self.read_evaluator.pairwise is None:
                 path = self.read_evaluator.path
-                raise InputError(f"{path}: it has no prompt_pairwise, which an opponent needs")
+                raise InputError(f"{path}: a comparison with an opponent needs prompt_pairwise")
         elif self.both_orders:
-            raise InputError("both orders (--both-orders) are of a comparison; give an opponent")
+            raise InputError("both orders (--both-orders) need a comparison; give an opponent")
 
     @property
     def read_evaluator(self) -> Evaluator:
@@ -104,7 +104,7 @@ class Settings(IntervalSettings):
         return self.opponent
 
     def record(self) -> dict[str, Any]:
-        """The settings that decide the result."""
+        """Return the settings that decide the result."""
         path = self.read_evaluator.path
         out: dict[str, Any] = {"evaluator": str(path), "evaluator_sha256": file_digest(path)}
         if self.label_score == "sequence":
@@ -125,7 +125,7 @@ class Settings(IntervalSettings):
 
     @property
     def local_kind(self) -> str:
-        """How the scores of a model that runs here come about, see `systems.rag`."""
+        """The `kind` of the judgements of a model that runs here; see `systems.rag`."""
         if self.opponent is not None:
             return "pairwise"
         if not self.read_evaluator.use_logits:
@@ -133,23 +133,23 @@ class Settings(IntervalSettings):
         return "sequence" if self.label_score == "sequence" else "logits"
 
     def kind(self, *, is_local: bool) -> str:
-        """How the scores come about, see `systems.rag`.
+        """Return the `kind` of the judgements; see `systems.rag`.
 
         Args:
-            is_local: the model runs here, so that its probabilities can be read.
+            is_local: True if the model runs here, so that its probabilities can be read.
 
         Raises:
-            InputError: a setting has no effect there.
+            InputError: a setting is without effect for that kind.
         """
-        found = self.local_kind
-        if found in READS_PROBABILITIES and not is_local:
-            found = "text"
-        if found in READS_PROBABILITIES:
-            return found
+        score_source = self.local_kind
+        if score_source in READS_PROBABILITIES and not is_local:
+            score_source = "text"
+        if score_source in READS_PROBABILITIES:
+            return score_source
         if self.truncate:
             raise InputError(
-                "truncate (--truncate) is for prompts whose labels are scored; an answer is "
-                "written to a whole prompt, so leave it out here"
+                "truncate (--truncate) is for prompts whose labels are scored; a written answer "
+                "needs the whole prompt, so leave it out here"
             )
         if self.audit_noise:
             raise InputError(
@@ -160,7 +160,7 @@ class Settings(IntervalSettings):
             raise InputError(
                 f"label_score sequence (--label-score) reads probabilities, which {NEEDED}"
             )
-        return found
+        return score_source
 
 
 def _score(record: Mapping[str, Any]) -> float | None:
@@ -178,9 +178,9 @@ def _likeliest(record: Mapping[str, Any]) -> str | None:
 
 
 def _lead(record: Mapping[str, Any]) -> float | None:
-    """The log-probabilities of labels are as far apart as those over the labels alone."""
-    found = record["probability"].values()
-    return margins.lead([math.log(p) if p else -math.inf for p in found]) if found else None
+    """Return the lead of the likeliest label; normalising over the labels does not change it."""
+    values = record["probability"].values()
+    return margins.lead([math.log(p) if p else -math.inf for p in values]) if values else None
 
 
 LABEL = Decision(
@@ -214,15 +214,11 @@ class JudgeSystem(RecordSystem):
     item, record = AskedItem, Record
 
     def listed(self, run: Report) -> dict[str, Any]:
-        """What the report's JSON file has beside its numbers, since it is the output.
-
-        Returns:
-            `records` that were judged.
-        """
+        """Return the fields that the report's JSON file, the run's output, has besides numbers."""
         return {"records": rag.judged(run.records)}
 
     def report(self, run: Report) -> Document:
-        """Worst records first; see `rag.report`."""
+        """Return the report, worst records first; see `rag.report`."""
         return report(run.source(**self.listed(run)))
 
 
@@ -293,17 +289,17 @@ class Judge(JudgeSystem):
     settings = Settings
 
     def needs(self, settings: Settings) -> tuple[str, ...]:
-        """A judge reads a conversation."""
+        """Return the capability to read a conversation."""
         return ("takes_messages",)
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Judge each response.
 
         Raises:
-            InputError: the model has no chat template, or settings that it cannot do.
+            InputError: the model lacks a chat template or support for a setting.
         """
         is_local = lm.capabilities.is_local
-        kind = settings.kind(is_local=is_local)
+        score_source = settings.kind(is_local=is_local)
         takes_system = not is_local or chat_template.takes_system(lm.encoder.tokenizer)
         lm.about["takes_system"] = takes_system
         evaluator = settings.read_evaluator
@@ -312,13 +308,13 @@ class Judge(JudgeSystem):
                 items, settings.read_opponent, seed=settings.seed, both=settings.both_orders
             )
             question = settings.question
-            asked = pairwise.conversations(question, pairs, system=takes_system)
+            asked = pairwise.render_conversations(question, pairs, system=takes_system)
             yield from pairwise.by_texts(
                 question, pairs, lm.generate(_chat_requests(asked, evaluator))
             )
             return
-        asked = pointwise.conversations(settings.question, items, system=takes_system)
-        if kind in READS_PROBABILITIES:
+        asked = pointwise.render_conversations(settings.question, items, system=takes_system)
+        if score_source in READS_PROBABILITIES:
             verdicts = weigh(lm, settings, asked)
         else:
             answers = lm.generate(_chat_requests(asked, evaluator))
@@ -330,13 +326,15 @@ class Judge(JudgeSystem):
             yield {**item.repeated(), **verdict}
 
     def summarize(self, records: Sequence[Any], settings: Settings) -> Summary:
-        """The mean score, or in a comparison the rates of winning."""
+        """Return the mean score, or in a comparison the rates of winning."""
         judged = rag.judged(records)
         if settings.opponent is not None:
-            found = pairwise.findings(judged)
+            findings = pairwise.compute_findings(judged)
         else:
-            found = pointwise.findings(settings.question, judged, settings, settings.local_kind)
-        return rag.summary_of_findings(found, records, settings.metric)
+            findings = pointwise.compute_findings(
+                settings.question, judged, settings, settings.local_kind
+            )
+        return rag.summary_of_findings(findings, records, settings.metric)
 
     def listed(self, run: Report) -> dict[str, Any]:
         """See `JudgeSystem.listed`; also the prompt of the judge."""
@@ -346,15 +344,15 @@ class Judge(JudgeSystem):
 
 
 def _chat_requests(asked: Sequence[list[Message]], evaluator: Evaluator) -> list[ChatRequest]:
-    """Requests for greedy answers."""
+    """Return requests for greedy answers."""
     return [ChatRequest(k, messages, evaluator.max_new_tokens) for k, messages in enumerate(asked)]
 
 
 def weigh(lm: Any, settings: Settings, asked: Sequence[list[Message]]) -> list[dict[str, Any]]:
-    """Verdicts from the probabilities of the labels, by whole labels or by their first tokens.
+    """Return verdicts from the probabilities of whole labels or of their first tokens.
 
     Raises:
-        InputError: two labels share their first token, which decides.
+        InputError: two labels share their first token, and first tokens are scored.
     """
     note_answer_start(lm, lm.encoder.tokenizer)
     question, truncate = settings.question, settings.truncate
@@ -372,7 +370,7 @@ def weigh(lm: Any, settings: Settings, asked: Sequence[list[Message]]) -> list[d
 
 
 def _label_ids(lm: Any, evaluator: Evaluator) -> tuple[int, ...]:
-    """The first token of each label."""
+    """Return the first token of each label."""
     try:
         return lm.encoder.first_ids(list(evaluator.pointwise.options))
     except InputError as problem:

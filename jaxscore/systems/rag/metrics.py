@@ -1,4 +1,4 @@
-"""Words that responses share with their references (the lexical part of BERGEN's metrics)."""
+"""Lexical overlap of responses with their references (the lexical metrics of BERGEN)."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,13 +12,13 @@ from jaxscore.shell.fields import PAIRED, Decision, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings as BaseSettings
 from jaxscore.shell.system import Summary
-from jaxscore.systems.rag import FIELDS, Item, RecordSystem, failed, mean_of
+from jaxscore.systems.rag import FIELDS, Item, RecordSystem, list_failures, mean_of
 from jaxscore.systems.rag.evaluator_file import UNKNOWN
 
 METRICS = (
     "M", "EM", "F1", "Precision", "Recall", "Recall_char3gram", "Rouge-1", "Rouge-2", "Rouge-L",
 )  # fmt: skip
-HITS = ("M", "EM")  # 0 or 1 per record, so that their means are shares
+HITS = ("M", "EM")  # 0 or 1 per record; their means are shares
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Settings(BaseSettings):
 
 
 def scores(response: str, label: Sequence[str]) -> dict[str, float]:
-    """Each of METRICS, from 0 to 1: the best of the references, each metric by itself."""
+    """Return each of METRICS, from 0 to 1: its maximum over the references."""
     words, rouge = lexical.word_overlap(response, label), lexical.rouge(response, label)
     return {
         "M": lexical.match(response, label),
@@ -56,12 +56,12 @@ def scores(response: str, label: Sequence[str]) -> dict[str, float]:
 
 
 def _hit(name: str) -> Callable[[Mapping[str, Any]], bool | None]:
-    """Whether a stored value of one of `HITS` says that a record is right; None if it is no hit."""
+    """Return a function of a stored record: its hit as a bool, or None if it is not 0 or 1."""
     return lambda record: record[name] == 1 if record[name] in (0, 1) else None
 
 
 def stored_numbers(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """Columns of a stored record that are numbers, judges' scores included, without hits."""
+    """Return the numeric columns of a stored record, judges' scores included, without hits."""
     return {
         name: None if value == UNKNOWN else value
         for name, value in record.items()
@@ -132,7 +132,7 @@ class Metrics(RecordSystem):
     settings, record = Settings, Record
 
     def needs(self, settings: Settings) -> tuple[str, ...]:
-        """None: no model is used."""
+        """Return nothing: the metrics need no model."""
         return ()
 
     def score(
@@ -140,28 +140,28 @@ class Metrics(RecordSystem):
     ) -> Iterator[dict[str, Any]]:
         """Compare each response with its references."""
         for item in items:
-            found = scores(item.response, item.label)
-            yield {**item.repeated(), **{name: found[name] for name in settings.names}}
+            values = scores(item.response, item.label)
+            yield {**item.repeated(), **{name: values[name] for name in settings.names}}
 
     def summarize(self, records: Sequence[Any], settings: Settings) -> Summary:
-        """The mean of each metric."""
-        good = where(records, lambda record: "error" not in record)
+        """Return the mean of each metric."""
+        evaluated = where(records, lambda record: "error" not in record)
         numbers = {
             name: mean_of(
-                [record[name] for record in good],
+                [record[name] for record in evaluated],
                 settings.n_bootstrap,
                 settings.seed,
                 is_share=name in HITS,
             )
             for name in settings.names
         }
-        means = ", ".join(f"{name} {one.mean:.4f}" for name, one in numbers.items() if good)
+        means = ", ".join(f"{name} {mean.mean:.4f}" for name, mean in numbers.items() if evaluated)
         return Summary(
-            headline=f"{means} over {counted(len(good), 'records')}"
-            if good
+            headline=f"{means} over {counted(len(evaluated), 'records')}"
+            if evaluated
             else "no record is left to evaluate",
             numbers=numbers,
-            failures=failed(records),
+            failures=list_failures(records),
         )
 
 

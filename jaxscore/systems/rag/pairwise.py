@@ -1,9 +1,9 @@
-"""Which of two responses is better, says a language model.
+"""Pairwise judgements: a language model decides which of two responses is better.
 
-Judges prefer a place: many take the first response, whatever it is. So the order is switched at
-random, by seed, and the answer is switched back. `both` asks in either order: a response wins or
-loses if both answers say so, and answers that disagree are a tie (Zheng et al., arXiv 2306.05685,
-section 3.4). The rates are over the records whose answers name one label.
+Judges have a position bias: many prefer the first response. So the order is drawn from the seed,
+and the answer is switched back. `both` asks in both orders: a response wins or loses if both
+answers agree, and disagreement is a tie (Zheng et al., arXiv 2306.05685, section 3.4). The rates
+are over the records whose answers name one label.
 """
 
 import collections
@@ -32,9 +32,9 @@ class Pair:
     """One question with two responses.
 
     Attributes:
-        opponent: the other response; "" if it cannot be used.
-        switched: orders of the pair; True has the opponent's response first.
-        error: why the opponent cannot be used.
+        opponent: the other response, or "" if it cannot be used.
+        switched: the orders of the pair; True puts the opponent's response first.
+        error: the reason why the opponent cannot be used.
     """
 
     item: Item
@@ -43,12 +43,12 @@ class Pair:
     error: str | None = None
 
     def repeated(self) -> Record:
-        """The fields that its record repeats."""
+        """Return the fields that the pair's record repeats."""
         return {**self.item.repeated(), "opponent": self.opponent}
 
 
 def match(
-    ours: Iterable[Item], theirs: Records, *, seed: int, both: bool, where: str = ""
+    items: Iterable[Item], opponents: Records, *, seed: int, both: bool, where: str = ""
 ) -> list[Pair]:
     """Pair each of our records with the opponent's response to the same question.
 
@@ -61,39 +61,39 @@ def match(
     Raises:
         InputError: q_ids of ours that the opponent does not have, counted and listed.
     """
-    ours = list(ours)
+    items = list(items)
     responses: dict[object, list[str]] = collections.defaultdict(list)
-    for item in theirs.usable:
+    for item in opponents.usable:
         responses[item.q_id].append(item.response)
-    ids = (row.get("q_id") for row in theirs.rows if isinstance(row, dict))
+    ids = (row.get("q_id") for row in opponents.rows if isinstance(row, dict))
     there = {id for id in ids if isinstance(id, str | int)}
-    if missing := [item.q_id for item in ours if item.q_id not in there]:
+    if missing := [item.q_id for item in items if item.q_id not in there]:
         more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         raise InputError(
-            f"{theirs.where or 'the opponent'}: {len(missing)} of the {len(ours)} q_ids of "
+            f"{opponents.where or 'the opponent'}: {len(missing)} of the {len(items)} q_ids of "
             f"{where or 'the records'} are not in it: {', '.join(map(repr, missing[:SHOWN]))}"
             f"{more}; the opponent must have answered the same questions"
         )
     pairs = []
-    for item in ours:
-        found = responses[item.q_id]
-        if len(found) == 1:
+    for item in items:
+        answers = responses[item.q_id]
+        if len(answers) == 1:
             first = random.Random(f"{seed} {item.q_id!r}").random() < 0.5
-            pairs.append(Pair(item, found[0], (False, True) if both else (first,)))
+            pairs.append(Pair(item, answers[0], (False, True) if both else (first,)))
         else:
-            why = "cannot be used" if not found else f"occurs {len(found)} times"
-            place = f" in {theirs.where}" if theirs.where else ""
-            pairs.append(Pair(item, error=f"its opponent{place} {why}"))
+            why = "cannot be used" if not answers else f"occurs {len(answers)} times"
+            location = f" in {opponents.where}" if opponents.where else ""
+            pairs.append(Pair(item, error=f"its opponent{location} {why}"))
     return pairs
 
 
-def conversations(
+def render_conversations(
     question: Question, pairs: Sequence[Pair], *, system: bool
 ) -> list[list[Message]]:
-    """The judge's prompts: each pair in each of its orders.
+    """Return the judge's prompts: each pair in each of its orders.
 
     Args:
-        system: whether it takes a system turn.
+        system: True if the judge takes a system turn.
     """
     asked = []
     for pair in pairs:
@@ -114,7 +114,7 @@ def conversations(
 def by_texts(
     question: Question, pairs: Sequence[Pair], answers: Iterable[Generated]
 ) -> Iterator[Record]:
-    """The record of each pair, from the answers to `conversations`.
+    """Yield the record of each pair, from the answers to `render_conversations`.
 
     `score` is `WIN`, `TIE` or `LOSE` of our response, `UNKNOWN` if an answer names no label or
     several, None if the request to the judge failed. `answers` has the worth of each answer in the
@@ -142,10 +142,10 @@ def _verdict(
     if errors := [answer.error for answer in answers if answer.error is not None]:
         return {**verdict, "error": errors[0]}
     worths = [question.worth(answer.text) for answer in answers]
-    ours = {
+    scores = {
         1.0 - worth if switched else worth for worth, switched in zip(worths, orders, strict=True)
     }
-    score = UNKNOWN if UNKNOWN in worths else ours.pop() if len(ours) == 1 else TIE
+    score = UNKNOWN if UNKNOWN in worths else scores.pop() if len(scores) == 1 else TIE
     texts = [answer.text for answer in answers]
     return {
         **verdict,
@@ -156,37 +156,37 @@ def _verdict(
     }
 
 
-def findings(records: Sequence[Record]) -> Findings:
-    """Rates of winning, and how much the place decided.
+def compute_findings(records: Sequence[Record]) -> Findings:
+    """Return the rates of win, tie and lose, and measures of the judge's position bias.
 
-    The summary has `agree`, the percentage of the records asked both ways whose two answers say
-    the same, and `first`, the percentage of the answers for one response that are for the one
-    that stood first: 50 has no preference for a place. They are None over no answers.
+    The summary has `agree`, the percentage of the records asked in both orders whose two answers
+    agree, and `first`, the percentage of answers for the first response among those that prefer a
+    response: 50 without position bias. Both are None over zero answers.
     """
-    known = [record for record in records if record["known"]]
-    both = [record["answers"] for record in known if len(record["answers"]) == 2]
+    decided = [record for record in records if record["known"]]
+    both = [record["answers"] for record in decided if len(record["answers"]) == 2]
     agree = sum(first == 1.0 - second for first, second in both)
     answers = [worth for record in records for worth in record["answers"] if worth in (WIN, LOSE)]
     n_unknown = sum(record["known"] is False for record in records)
     rates = {
-        name: proportion([record["score"] == value for record in known])
+        name: proportion([record["score"] == value for record in decided])
         for name, value in OUTCOMES.items()
     }
     warnings = []
     if n_unknown:
         warnings.append(
             f"of {n_unknown} records an answer names no label, or several; they are outside the "
-            "rates" + ("" if known else ", which are null: no record is in them")
+            "rates" + ("" if decided else ", which are null: no record is in them")
         )
     return Findings(
-        kind="pairwise",
+        score_source="pairwise",
         estimates=rates,
         summary={
-            "n": len(known),
+            "n": len(decided),
             "rates": {
                 name: {
                     "percent": _percent(
-                        sum(record["score"] == OUTCOMES[name] for record in known), rate.n
+                        sum(record["score"] == OUTCOMES[name] for record in decided), rate.n
                     ),
                     "interval": [
                         None if bound is None else 100.0 * bound for bound in (rate.low, rate.high)
@@ -206,7 +206,7 @@ def _percent(n: int, of: int) -> float | None:
     return 100.0 * n / of if of else None
 
 
-# settings that a run leaves out of its file if they do not apply -> what stands for that
+# settings that a run leaves out of its file if they do not apply -> the value that this means
 ABSENT: dict[str, Any] = {
     "endpoint": None,
     "lora": None,
@@ -215,37 +215,37 @@ ABSENT: dict[str, Any] = {
     "both_orders": False,
     "label_match": "substring",
 }
-PLACES = ("model", "lora")  # may be paths, which have several spellings
+PATH_SETTINGS = ("model", "lora")  # may be paths, which have several spellings
 JUDGED = ("index", "q_id", "question", "label", "response", "opponent")  # fields of a record
 LONGEST = 60  # characters of a value in a message
 
 
-def metric_names(metric: str, kind: str | None) -> list[str]:
-    """Names of a metric in the metrics file: three rates of a comparison, else one mean."""
-    return [f"{metric}_{name}" for name in OUTCOMES] if kind == "pairwise" else [metric]
+def metric_names(metric: str, score_source: str | None) -> list[str]:
+    """Return names of a metric in the metrics file: three rates of a comparison, else one mean."""
+    return [f"{metric}_{name}" for name in OUTCOMES] if score_source == "pairwise" else [metric]
 
 
 class Stored(NamedTuple):
     """A report's JSON file.
 
     Attributes:
-        metric: without the endings of a comparison.
-        records: as the file has them.
+        metric: the metric's name without the endings of a comparison.
+        records: the file's records, unchecked.
     """
 
     metric: str
-    kind: str
+    score_source: str
     settings: Mapping[str, Any]
     records: Sequence[Any]
 
     @property
     def names(self) -> list[str]:
         """The metric's names in the metrics file."""
-        return metric_names(self.metric, self.kind)
+        return metric_names(self.metric, self.score_source)
 
     @property
     def has_scores(self) -> bool:
-        """Whether a record has a score, so that the mean is one."""
+        """True if a record has a score, so that the mean is defined."""
         return any(isinstance(record, dict) and record.get("known") for record in self.records)
 
 
@@ -257,26 +257,27 @@ def load(path: Path) -> Stored | None:
         return None
     kinds = {"metric": str, "kind": str, "settings": dict, "records": list}
     if not isinstance(value, dict) or not all(
-        isinstance(value.get(name), kind) for name, kind in kinds.items()
+        isinstance(value.get(name), expected) for name, expected in kinds.items()
     ):
         return None
     return Stored(*(value[name] for name in kinds))
 
 
 def differences(stored: Stored, settings: Mapping[str, Any], judged: Sequence[Record]) -> list[str]:
-    """Describe what another run would do otherwise; empty if it would do the same.
+    """Describe the differences of another run from a stored report.
 
     Args:
-        settings: of the other run, by the names that a report has. A setting that the stored
-            report does not have is not compared, unless `ABSENT` says what that means.
-        judged: fields `JUDGED` of what the other run would judge.
+        settings: the other run's settings by their names in a report. A setting that is not in
+            the stored report is compared only if `ABSENT` has its value.
+        judged: the fields `JUDGED` of the other run's records.
     """
     out = []
     for name, value in settings.items():
         if name not in stored.settings and name not in ABSENT:
             continue
-        found = stored.settings.get(name, ABSENT.get(name))
-        if found == value or name == "evaluator":  # a name or a path; its file's bytes decide
+        stored_value = stored.settings.get(name, ABSENT.get(name))
+        # An evaluator is a name or a path; its file's digest decides.
+        if stored_value == value or name == "evaluator":
             continue
         if name == "evaluator_sha256":
             was, now = stored.settings.get("evaluator"), settings.get("evaluator")
@@ -285,15 +286,15 @@ def differences(stored: Stored, settings: Mapping[str, Any], judged: Sequence[Re
                 if was == now
                 else f"the evaluator (--llm-prompt) is {was} there and {now} here"
             )
-        elif name not in PLACES or not _is_same_place(found, value):
-            out.append(f"{name} is {_shown(found)} there and {_shown(value)} here")
-    there = [
+        elif name not in PATH_SETTINGS or not _is_same_path(stored_value, value):
+            out.append(f"{name} is {_shown(stored_value)} there and {_shown(value)} here")
+    stored_records = [
         {name: record[name] for name in JUDGED if name in record}
         if isinstance(record, dict)
         else None
         for record in stored.records
     ]
-    if there != judged:
+    if stored_records != judged:
         out.append("the records (questions, references, responses) are not the same")
     return out
 
@@ -303,10 +304,10 @@ def _shown(value: Any) -> str:
     return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
 
 
-def _is_same_place(one: Any, other: Any) -> bool:
-    if not isinstance(one, str) or not isinstance(other, str):
+def _is_same_path(value: Any, other: Any) -> bool:
+    if not isinstance(value, str) or not isinstance(other, str):
         return False
     try:
-        return Path(one).exists() and Path(one).resolve() == Path(other).resolve()
+        return Path(value).exists() and Path(value).resolve() == Path(other).resolve()
     except (OSError, ValueError, RuntimeError):
         return False

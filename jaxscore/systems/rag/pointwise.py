@@ -1,13 +1,13 @@
-"""Rates how right a response is with a language model (BERGEN's LLMeval).
+"""Pointwise judgements: a language model rates the correctness of a response (BERGEN's LLMeval).
 
 Three ways to read its answer:
 
     labels      the next-token distribution at the prompt's end, over the first token of each
                 label; score = Σ worth(label) · p(label)
     sequences   the same with whole labels: p = softmax of each label's summed log-probability,
-                for labels that share their first token. A long label has more to lose.
+                for labels that share their first token. Long labels are at a disadvantage.
     texts       the label in the written answer, see `Question.labels_in`; the score is its
-                worth. None or several: `UNKNOWN`, outside the mean
+                worth. Without a label or with several: `UNKNOWN`, outside the mean
 """
 
 import math
@@ -24,22 +24,22 @@ from jaxscore.text.chat_template import Message
 from jaxscore.types.requests import Request
 from jaxscore.types.results import Generated, LabelScores, ScoredRequest
 
-REMARKED_FROM = 0.5  # mean probability that is on no label, from which on there is a remark
+WARNED_ABOVE = 0.5  # mean probability outside the labels above which there is a warning
 
 
-def conversations(
+def render_conversations(
     question: Question, items: Iterable[Item], *, system: bool
 ) -> list[list[Message]]:
-    """The judge's prompt for each record.
+    """Return the judge's prompt for each record.
 
     Args:
-        system: whether it takes a system turn.
+        system: True if the judge takes a system turn.
     """
     return [
         question.messages(
             {
                 "question": item.question,
-                "answer": str([*item.label]),  # as Python prints a list: published scores had it so
+                "answer": str([*item.label]),  # a list's repr, as in the published prompts
                 "prediction": item.response,
             },
             system=system,
@@ -49,7 +49,7 @@ def conversations(
 
 
 def sequence_requests(prompts: Sequence[str], question: Question) -> list[Request]:
-    """Each label after each prompt."""
+    """Return each label after each prompt."""
     return [
         Request(f"{k}: {label}", prompt, label)
         for k, prompt in enumerate(prompts)
@@ -58,33 +58,33 @@ def sequence_requests(prompts: Sequence[str], question: Question) -> list[Reques
 
 
 def by_labels(question: Question, scores: Sequence[LabelScores]) -> list[Record]:
-    """Verdicts from the next-token distribution over the labels."""
+    """Return verdicts from the next-token distribution over the labels."""
     return [
-        verdict(None, error=one.error)
-        if one.error is not None
-        else _weighed(question, one.probability, one.outside, one.truncated)
-        for one in scores
+        verdict(None, error=score.error)
+        if score.error is not None
+        else _weighed(question, score.probability, score.outside, score.truncated)
+        for score in scores
     ]
 
 
 def by_sequences(question: Question, scored: Sequence[ScoredRequest]) -> list[Record]:
-    """Verdicts from the log-probabilities of `sequence_requests`.
+    """Return verdicts from the log-probabilities of `sequence_requests`.
 
-    `outside` is 1 - Σ exp(sum of log-probabilities), which is right as long as no label is how
-    another begins.
+    `outside` is 1 - Σ exp(sum of log-probabilities), which is exact unless a label is a prefix of
+    another.
     """
     n = len(question.options)
     out = []
     for first in range(0, len(scored), n):
         labels = scored[first : first + n]
-        errors = [one.error or "a label has no tokens" for one in labels if one.sum_logprob is None]
+        errors = [x.error or "a label has 0 tokens" for x in labels if x.sum_logprob is None]
         if errors:
             out.append(verdict(None, error=errors[0]))
             continue
-        logprob = np.array([one.sum_logprob for one in labels], np.float64)
+        logprob = np.array([label.sum_logprob for label in labels], np.float64)
         weights = np.exp(logprob - logprob.max())
         outside = max(0.0, 1.0 - float(np.exp(logprob).sum()))
-        truncated = max(one.truncated for one in labels)
+        truncated = max(label.truncated for label in labels)
         out.append(_weighed(question, weights / weights.sum(), outside, truncated))
     return out
 
@@ -98,12 +98,12 @@ def _weighed(question: Question, probability: np.ndarray, outside: float, trunca
 
 
 def by_texts(question: Question, answers: Sequence[Generated]) -> list[Record]:
-    """Verdicts from what the judge wrote."""
+    """Return verdicts from the judge's written answers."""
     return [
-        verdict(None, texts=[one.text], error=one.error)
-        if one.error is not None
-        else verdict(question.worth(one.text), texts=[one.text])
-        for one in answers
+        verdict(None, texts=[answer.text], error=answer.error)
+        if answer.error is not None
+        else verdict(question.worth(answer.text), texts=[answer.text])
+        for answer in answers
     ]
 
 
@@ -116,16 +116,16 @@ def verdict(
     truncated: int = 0,
     **error: str,
 ) -> Record:
-    """What the judge says of one record, as its fields.
+    """Return the fields of a record's judgement.
 
     Args:
-        score: `UNKNOWN` if its answer names no label or several, None if the request failed.
+        score: the score; `UNKNOWN` if the answer names no label or several, None if the request
+            failed.
         probability: label -> probability over the labels; None if text was read.
-        outside: the probability that it would have begun otherwise; None if text was read.
-        texts: what it wrote; empty if probabilities were read.
-        truncated: tokens of its prompt that were left out at the left; of whole labels the most
-            that one of them needed.
-        error: why the request failed.
+        outside: the probability of any other answer; None if text was read.
+        texts: the written answers; empty if probabilities were read.
+        truncated: tokens left out at the left of the prompt; for whole labels the maximum.
+        error: the reason why the request failed.
     """
     return {
         "score": score,
@@ -138,25 +138,25 @@ def verdict(
     }
 
 
-def findings(
-    question: Question, records: Sequence[Record], settings: IntervalSettings, kind: str
+def compute_findings(
+    question: Question, records: Sequence[Record], settings: IntervalSettings, score_source: str
 ) -> Findings:
-    """The mean, and how it came about.
+    """Return the mean with its interval, and counts of the labels.
 
     Args:
-        kind: "text" if a record has a text, whatever this says.
+        score_source: the `kind` of the judgements; "text" overrides it if a record has a text.
     """
     answers = [(record["known"], record["texts"][0]) for record in records if record["texts"]]
-    kind = "text" if answers else kind
-    known = [score_of(record) for record in records if record["known"]]
-    is_share = kind == "text" and set(question.options.values()) <= {0.0, 1.0}
-    mean = mean_of(known, settings.n_bootstrap, settings.seed, is_share=is_share)
+    score_source = "text" if answers else score_source
+    scores = [score_of(record) for record in records if record["known"]]
+    is_share = score_source == "text" and set(question.options.values()) <= {0.0, 1.0}
+    mean = mean_of(scores, settings.n_bootstrap, settings.seed, is_share=is_share)
     named = [question.labels_in(text) for is_known, text in answers if is_known is not None]
     n_none = sum(not labels for labels in named)
     n_several = sum(len(labels) > 1 for labels in named)
     outside = _mean([record["outside"] for record in records if record["outside"] is not None])
     warnings = []
-    if outside is not None and outside > REMARKED_FROM:
+    if outside is not None and outside > WARNED_ABOVE:
         warnings.append(
             f"the judge gives the labels {1 - outside:.2g} of its probability on average; "
             "it would mostly begin its answer otherwise"
@@ -165,10 +165,10 @@ def findings(
         warnings.append(
             f"{n_none} answers name no label and {n_several} name several; these "
             f"{unread} are outside the mean"
-            + ("" if known else ", which is null: no record is in it")
+            + ("" if scores else ", which is null: no record is in it")
         )
     return Findings(
-        kind=kind,
+        score_source=score_source,
         estimates={"mean": mean},
         summary={
             **summary_of(mean, is_share=is_share),
@@ -182,7 +182,7 @@ def findings(
 
 
 def likeliest(probability: Mapping[str, float | None]) -> str:
-    """The first of the most probable labels; a probability that is NaN is null in JSON."""
+    """Return the first of the most probable labels; None stands for NaN, which JSON lacks."""
     return max(probability, key=lambda label: _number(probability[label]))
 
 
@@ -193,15 +193,15 @@ def _number(value: float | None) -> float:
 def _labels(
     question: Question, records: Iterable[Record], named: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """By label: its worth, the records for which it was chosen, and its mean probability."""
-    read = [record["probability"] for record in records if record["probability"]]
-    chosen = [likeliest(probability) for probability in read]
+    """Return each label's worth, the number of records that chose it, and its mean probability."""
+    probabilities = [record["probability"] for record in records if record["probability"]]
+    chosen = [likeliest(probability) for probability in probabilities]
     chosen += [labels[0] for labels in named if len(labels) == 1]
     return {
         label: {
             "worth": worth,
             "n": chosen.count(label),
-            "probability": _mean([_number(probability[label]) for probability in read]),
+            "probability": _mean([_number(probability[label]) for probability in probabilities]),
         }
         for label, worth in question.options.items()
     }

@@ -65,7 +65,7 @@ ORDERS = {
 
 
 def report(source: Source) -> Document:
-    """The report of one metric of one set of records."""
+    """Return the report of one metric of one set of records."""
     record = source.record
     settings, is_pairwise = record["settings"], record["kind"] == "pairwise"
     subject = settings.get("folder", settings.get("model", "responses"))
@@ -82,11 +82,11 @@ def report(source: Source) -> Document:
 
 
 def _about(record: Mapping[str, Any]) -> list[str]:
-    """How the scores came about, and their interval."""
-    settings, kind = record["settings"], record["kind"]
+    """Explain the source of the scores and their interval."""
+    settings, score_source = record["settings"], record["kind"]
     labels = LABELS[settings.get("label_match", "word")]
-    how = HOW[kind].format(order=ORDERS[bool(settings.get("both_orders"))], labels=labels)
-    if kind == "pairwise":
+    how = HOW[score_source].format(order=ORDERS[bool(settings.get("both_orders"))], labels=labels)
+    if score_source == "pairwise":
         return [how]
     interval_by = INTERVALS[record["summary"]["interval_by"]]
     return [how, interval_by.format(n_bootstrap=settings["n_bootstrap"])]
@@ -96,23 +96,23 @@ def _labels(record: Mapping[str, Any]) -> list[Section]:
     if not (labels := record["summary"].get("labels")):
         return []
     rows = [
-        [text(label), f"{one['worth']:g}", str(one["n"]), number(one["probability"], 4)]
-        for label, one in labels.items()
+        [text(label), f"{values['worth']:g}", str(values["n"]), number(values["probability"], 4)]
+        for label, values in labels.items()
     ]
     return [Section("Labels", [table(["Label", "Worth", "Chosen", "Mean share"], rows)])]
 
 
 def _asked(record: Mapping[str, Any]) -> list[Section]:
-    """The judge's prompt; nothing of BEM, which has none."""
+    """Return the section with the judge's prompt; empty for BEM, which has none."""
     if not (turns := record.get("asked")):
         return []
-    rows = [[text(one["role"]), text(one["content"], PROMPT)] for one in turns]
+    rows = [[text(turn["role"]), text(turn["content"], PROMPT)] for turn in turns]
     hint = "Each record's own texts stand where the names in braces are."
     return [Section("What the judge is asked", [hint, table(["Turn", "Text"], rows, left=2)])]
 
 
 def _means(record: Mapping[str, Any]) -> list[Card]:
-    summary, kind = record["summary"], record["kind"]
+    summary, score_source = record["summary"], record["kind"]
     mean = Estimate(summary["n"], summary["mean"], *summary["interval"])
     cards = [estimate_card("Mean", mean, "records")]
     if summary.get("outside") is not None:
@@ -120,7 +120,7 @@ def _means(record: Mapping[str, Any]) -> list[Card]:
         cards.append(
             Card("Outside", three(summary["outside"]), "mean probability on no label", outside)
         )
-    if kind == "text":
+    if score_source == "text":
         cards += [
             Card("No label", str(summary["n_none"]), "outside the mean"),
             Card("Several labels", str(summary["n_several"]), "outside the mean"),
@@ -132,8 +132,8 @@ def _rates(record: Mapping[str, Any]) -> list[Card]:
     summary = record["summary"]
     return [
         *(
-            Card(name.capitalize(), _percent(one["percent"]), _spread(one["interval"]))
-            for name, one in summary["rates"].items()
+            Card(name.capitalize(), _percent(rate["percent"]), _spread(rate["interval"]))
+            for name, rate in summary["rates"].items()
         ),
         Card("Both orders agree", _percent(summary["agree"])),
         Card("First preferred", _percent(summary["first"]), "50 % if the place does not matter"),
@@ -155,21 +155,21 @@ def _spread(bounds: Iterable[float | None]) -> str:
 
 def _score_charts(record: Mapping[str, Any]) -> list[Chart]:
     summary = record["summary"]
-    known = [one for one in record["records"] if one["known"]]
+    decided = [row for row in record["records"] if row["known"]]
     charts = []
-    if scores := counts([one["score"] for one in known]):
+    if scores := counts([row["score"] for row in decided]):
         svg = histogram(scores, title="Scores", what="records", label="score", mean=summary["mean"])
         charts.append(Chart("Distribution of scores", svg))
-    outside = [one["outside"] for one in known if one.get("outside") is not None]
-    if found := counts(outside):
+    outside = [row["outside"] for row in decided if row.get("outside") is not None]
+    if outside_counts := counts(outside):
         label = "probability on no label"
         mean = summary.get("outside")
-        svg = histogram(found, title="Outside", what="records", label=label, mean=mean)
+        svg = histogram(outside_counts, title="Outside", what="records", label=label, mean=mean)
         hint = "Near 1 the judge would not have answered with a label."
         charts.append(Chart("Probability outside the labels", svg, hint))
     labels = [
-        Group(label, one["n"], None, None, str(one["n"]), one["n"])
-        for label, one in summary.get("labels", {}).items()
+        Group(label, values["n"], None, None, str(values["n"]), values["n"])
+        for label, values in summary.get("labels", {}).items()
     ]
     if bars := intervals(labels, title="Labels", label="records", what="records"):
         charts.append(Chart("How often each label is chosen", bars))
@@ -190,34 +190,33 @@ def _pair_charts(record: Mapping[str, Any]) -> list[Chart]:
 
 def _items(source: Source) -> Items:
     record = source.record
-    judged = [one for one in record["records"] if one["known"] is not None]
-    judged.sort(key=lambda one: (not one["known"], one["score"]))
+    rows = [row for row in record["records"] if row["known"] is not None]
+    rows.sort(key=lambda row: (not row["known"], row["score"]))
 
     def texts(name: str) -> list[str]:
-        return [one.get(name) or "" for one in judged]
+        return [row.get(name) or "" for row in rows]
 
     def has(name: str) -> bool:
-        return any(one.get(name) is not None for one in judged)
+        return any(row.get(name) is not None for row in rows)
 
     columns = [
         Column("Question", "text", texts("question")),
-        Column("q_id", "text", [str(one["q_id"]) for one in judged]),
+        Column("q_id", "text", [str(row["q_id"]) for row in rows]),
         Column("Response", "text", texts("response")),
     ]
     if record["kind"] == "pairwise":
-        columns.append(Column("Outcome", "category", [_outcome(one) for one in judged]))
+        columns.append(Column("Outcome", "category", [_outcome(row) for row in rows]))
     else:
         scores = [
-            number(one["score"] if one["known"] else None, 4) + sections.marked(one)
-            for one in judged
+            number(row["score"] if row["known"] else None, 4) + sections.marked(row) for row in rows
         ]
         hint = "≈: rounding could change the likeliest label"
         columns.append(Column("Score", "number", scores, hint))
     if has("outside"):
-        outside = [number(one.get("outside"), 4) for one in judged]
+        outside = [number(row.get("outside"), 4) for row in rows]
         columns.append(Column("Outside", "number", outside, "probability on no label"))
-    if any(one.get("truncated") for one in judged):
-        cut = [str(one.get("truncated", 0)) for one in judged]
+    if any(row.get("truncated") for row in rows):
+        cut = [str(row.get("truncated", 0)) for row in rows]
         hint = "tokens of the prompt left out at the left"
         columns.append(Column("Truncated", "number", cut, hint))
     items = Items(
@@ -226,32 +225,32 @@ def _items(source: Source) -> Items:
         n_all=source.n_items,
         columns=columns,
         fields=[
-            Field("References", ["; ".join(one["label"]) for one in judged]),
+            Field("References", ["; ".join(row["label"]) for row in rows]),
             Field("Response", texts("response")),
             Field("Opponent", texts("opponent")),
             Field("Best reference", texts("best")),
-            Field("The judge wrote", ["\n".join(one.get("texts") or ()) for one in judged]),
+            Field("The judge wrote", ["\n".join(row.get("texts") or ()) for row in rows]),
         ],
         tables=[
             Rows(
                 "Labels",
                 ["Label", "Share of the labels", "Probability"],
                 "",
-                [_probabilities(one) for one in judged],
+                [_probabilities(row) for row in rows],
             ),
         ],
-        within_noise=within_noise(record, judged),
+        within_noise=within_noise(record, rows),
     )
     return with_failures(items, record["failures"])
 
 
-def _outcome(one: Mapping[str, Any]) -> str:
-    return OUTCOMES.get(one["score"], NOTHING) if one["known"] else "no label, or several"
+def _outcome(row: Mapping[str, Any]) -> str:
+    return OUTCOMES.get(row["score"], NOTHING) if row["known"] else "no label, or several"
 
 
-def _probabilities(one: Mapping[str, Any]) -> list[Row]:
-    """The labels' shares, which sum to 1, and probabilities, which do with the outside's."""
-    shares, outside = one.get("probability") or {}, one.get("outside")
+def _probabilities(row: Mapping[str, Any]) -> list[Row]:
+    """Return each label's share (they sum to 1) and probability (they do with the outside's)."""
+    shares, outside = row.get("probability") or {}, row.get("outside")
     inside = 1 - (outside or 0.0)
     rows = [
         Row([label, number(share, 4), number(share and share * inside, 4)], share)

@@ -1,4 +1,4 @@
-"""`results`: the metrics of all experiments side by side, as BERGEN prints them."""
+"""`results`: a table of the metrics of all experiments, in BERGEN's formats."""
 
 import contextlib
 import glob
@@ -19,14 +19,14 @@ SETTINGS = (
     "exp_folder", "query_dataset", "doc_dataset", "Generator", "Retriever", "Reranker", "r_top",
     "rr_top", "gen_time",
 )  # fmt: skip
-# Counts, as far as the files of a folder say them:
-#   n_records   rows of eval_<split>_out.json, usable or not; without that file, the most records
-#               that one of the judges' reports has
+# Counts, None where the files of a folder do not have them:
+#   n_records   rows of eval_<split>_out.json, usable or not; without that file, the maximum of
+#               records in a judge's report
 #   n_failed    rows that cannot be used, and records without a judgment
 #   n_unread    records for which an answer of a judge names no label, or several; None if no judge
 #               wrote answers
 COUNTS = ("n_records", "n_failed", "n_unread")
-# The published tables: column -> column of ours. `all` has every setting and metric instead.
+# The published tables: published column -> column here. `all` has all settings and metrics.
 SHORT = {
     "exp_folder": "exp_folder", "query_dataset": "query_dataset", "Generator": "Generator",
     "Retriever": "Retriever", "Reranker": "Reranker",
@@ -49,14 +49,14 @@ FORMATS: dict[str, dict[str, str]] = {
 def load(
     experiments: Path, split: str, form: str = "all", *, limit: int | None = None
 ) -> tuple[list[Row], list[tuple[str, str]]]:
-    """A row for each folder with metrics, in the order of their names, and what cannot be read.
+    """Return a row for each folder with metrics, ordered by name, and the (folder, error) pairs.
 
-    A reranked run's metrics are prefixed with `rerank_`. A judge has a part in `COUNTS` if the
-    table has its metric.
+    A reranked run's metrics are prefixed with `rerank_`. A judge counts in `COUNTS` if the table
+    has its metric.
 
     Args:
-        form: of FORMATS, as for `table`.
-        limit: only the first so many folders.
+        form: one of FORMATS, see `table`.
+        limit: the number of first folders to read; None is all.
 
     Raises:
         InputError: no folder has metrics.
@@ -65,22 +65,22 @@ def load(
     failures: list[tuple[str, str]] = []
     folders = experiment_folder.folders(experiments, split, "metrics")[:limit]
     for folder in folders:
-        parts: list[Row] = [{"exp_folder": folder.name}]
+        sources: list[Row] = [{"exp_folder": folder.name}]
         for read in (_settings, _generation_time, _rankings, _metrics):
             try:
-                parts.append(read(folder, split))
+                sources.append(read(folder, split))
             except InputError as problem:
                 failures.append((str(folder), str(problem)))
         row: Row = {}
-        for part in parts:
-            part = {_utf8(name): value for name, value in part.items()}
-            row = {**row, **part, **row}  # a metric cannot take a setting's name
+        for columns in sources:
+            columns = {_utf8(name): value for name, value in columns.items()}
+            row = {**row, **columns, **row}  # a metric cannot take a setting's name
         for name, value in row.items():
             if isinstance(value, str):
                 row[name] = _utf8(value)
             elif not isinstance(value, int | float | None):
-                no_number = f"metric {name!r} is no number: {str(value)[:60]}"
-                failures.append((str(folder), no_number))
+                reason = f"metric {name!r} is not a number: {str(value)[:60]}"
+                failures.append((str(folder), reason))
                 row[name] = None
         rows.append(row)
     shown = {key for key in _columns(rows, form).values() if _filled(rows, key)}
@@ -93,13 +93,13 @@ def load(
 
 
 def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
-    """Rows of one of FORMATS and COUNTS, ordered by a column, then by folder; empty cells last.
+    """Return the rows with the columns of a format and COUNTS, ordered by a column, then by folder.
 
-    A column that is empty in every row is left out. The order of folders is that of the whole
-    names, whatever a format shortens.
+    Empty cells come last, and columns that are empty in every row are left out. Folders are
+    ordered by their whole names, also where a format shortens them.
 
     Raises:
-        InputError: no such column; lists those that there are.
+        InputError: no such column; lists the columns.
     """
     columns = _columns(rows, form) | {name: name for name in COUNTS}
     key = columns.get(sort, sort)
@@ -107,7 +107,7 @@ def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
         like = near(sort, columns)
         hint = f"; is it {like}?" if like else ""
         raise InputError(f"--sort {sort}: no such column; there are {', '.join(columns)}{hint}")
-    ordered = sorted(rows, key=lambda row: _place(row, key))
+    ordered = sorted(rows, key=lambda row: _sort_key(row, key))
     filled = {
         name: key for name, key in columns.items() if name == "exp_folder" or _filled(rows, key)
     }
@@ -120,7 +120,7 @@ def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
 
 
 def _columns(rows: Sequence[Row], form: str) -> dict[str, str]:
-    """Columns of a format -> columns of ours; without `COUNTS` in a published format."""
+    """Return a format's columns -> columns of rows; without `COUNTS` in a published format."""
     return FORMATS[form] or {
         name: name for name in (*SETTINGS, *COUNTS, *(name for row in rows for name in row))
     }
@@ -130,15 +130,15 @@ def _filled(rows: Sequence[Row], key: str) -> bool:
     return any(row.get(key) is not None for row in rows)
 
 
-def _place(row: Row, column: str) -> tuple[Any, ...]:
-    """By which rows are ordered: texts, then numbers, then nothing; equal ones by folder."""
+def _sort_key(row: Row, column: str) -> tuple[Any, ...]:
+    """Return a key that sorts texts before numbers before empty cells, and ties by folder."""
     value = row.get(column)
-    number = isinstance(value, int | float)
-    return value is None, number, value if number else 0, str(value), row["exp_folder"]
+    is_number = isinstance(value, int | float)
+    return value is None, is_number, value if is_number else 0, str(value), row["exp_folder"]
 
 
 def _utf8(text: str) -> str:
-    """Without half surrogate pairs, which JSON and YAML can hold and a csv cannot."""
+    """Replace lone surrogates, which are valid in JSON and YAML but not in a CSV file."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -153,43 +153,43 @@ def _generation_time(folder: Path, split: str) -> Row:
 
 
 def _reports(folder: Path, split: str) -> list[Stored]:
-    """What judges left in a folder, without files that are no such reports."""
+    """Return the judges' reports in a folder; other files are ignored."""
     paths = sorted(folder.glob(f"eval_{glob.escape(split)}_judge_*.json"))
-    return [found for found in map(pairwise.load, paths) if found is not None]
+    return [report for report in map(pairwise.load, paths) if report is not None]
 
 
 def _counts(folder: Path, split: str, shown: Collection[str]) -> Row:
-    """`COUNTS`, to which the judges of the metrics in `shown` contribute.
+    """Return `COUNTS`, with the judges of the metrics in `shown`.
 
     Raises:
         InputError: the file of records cannot be read.
     """
-    reports = [one for one in _reports(folder, split) if not {*one.names}.isdisjoint(shown)]
+    reports = [r for r in _reports(folder, split) if not {*r.names}.isdisjoint(shown)]
     n_failed = len(_indices(reports, None))
-    wrote = any(one.kind in ("text", "pairwise") for one in reports)
+    wrote = any(report.score_source in ("text", "pairwise") for report in reports)
     n_unread = len(_indices(reports, False)) if wrote else None
     try:
-        found = experiment_folder.load(folder, split)
+        experiment = experiment_folder.load(folder, split)
     except InputError:
         if (folder / f"eval_{split}_out.json").exists():
             raise
         if not reports:
             return dict.fromkeys(COUNTS)
-        n_records = max(len(one.records) for one in reports)
+        n_records = max(len(report.records) for report in reports)
     else:
-        n_records = len(found.rows)
-        n_failed += n_records - len(found.usable)
+        n_records = len(experiment.rows)
+        n_failed += n_records - len(experiment.usable)
     return dict(zip(COUNTS, (n_records, n_failed, n_unread), strict=True))
 
 
-def _indices(reports: Iterable[Stored], known: bool | None) -> set[int]:
-    """Indices of the records that any report has as known, or as not known."""
+def _indices(reports: Iterable[Stored], verdict: bool | None) -> set[int]:
+    """Return the indices of the records whose `known` has this value in any report."""
     return {
         record["index"]
-        for found in reports
-        for record in found.records
+        for report in reports
+        for record in report.records
         if isinstance(record, dict) and isinstance(record.get("index"), int)
-        if record.get("known", True) is known
+        if record.get("known", True) is verdict
     }
 
 
@@ -202,21 +202,21 @@ def _rankings(folder: Path, split: str) -> Row:
 
 
 def _metrics(folder: Path, split: str) -> Row:
-    found = _means(experiment_folder.metrics_path(folder, split))
-    unread = {one.metric for one in _reports(folder, split) if not one.has_scores}
+    means = _means(experiment_folder.metrics_path(folder, split))
+    unread = {report.metric for report in _reports(folder, split) if not report.has_scores}
     return {
-        name: None if name in unread or _of_nothing(name, found) else value
-        for name, value in found.items()
+        name: None if name in unread or _of_nothing(name, means) else value
+        for name, value in means.items()
     }
 
 
 def _of_nothing(name: str, means: Row) -> bool:
-    """Whether a metric is the rate of a comparison without a readable answer.
+    """Return True if a metric is the rate of a comparison without a readable answer.
 
     Published scripts write 0 for win, tie and lose then, which otherwise add up to 100.
     """
     stem, _, outcome = name.rpartition("_")
-    return outcome in OUTCOMES and all(means.get(f"{stem}_{one}") == 0 for one in OUTCOMES)
+    return outcome in OUTCOMES and all(means.get(f"{stem}_{rate}") == 0 for rate in OUTCOMES)
 
 
 def _means(path: Path) -> Row:
@@ -224,15 +224,15 @@ def _means(path: Path) -> Row:
 
 
 def _mean(value: Any) -> Any:
-    """A metric as one number; the published code also writes the list of items' values."""
-    if isinstance(value, list) and value and all(type(one) in (int, float) for one in value):
-        with contextlib.suppress(OverflowError):  # then it is reported as no number
+    """Return a metric as a number; for the published code's lists of items' values, the mean."""
+    if isinstance(value, list) and value and all(type(item) in (int, float) for item in value):
+        with contextlib.suppress(OverflowError):  # the list is then reported as not a number
             return math.fsum(value) / len(value)
     return value
 
 
 def markdown(table: Sequence[Row]) -> str:
-    """The displayed table, numbers with four decimals and at the right of their columns."""
+    """Return the table in Markdown, with numbers right-aligned and rounded to four decimals."""
 
     def shown(value: object) -> str:
         text = f"{value:.4f}" if isinstance(value, float) else str("" if value is None else value)

@@ -1,12 +1,11 @@
-"""How well the documents of an experiment were ranked (the retrieval part of BERGEN's metrics).
+"""Quality of an experiment's document rankings (the retrieval metrics of BERGEN).
 
     run.retrieve.top_5.kilt_nq.dev.<retriever>.trec   documents of each question, best first
-    eval_dev_ranking_run.trec                         the same by the ids of the ranking labels
+    eval_dev_ranking_run.trec                         the same with the ids of the ranking labels
     eval_dev_ranking_metrics.json                     P_1 and recall_k
 
-A question counts if it is in the run and its record has ranking labels, whatever reference they
-belong to. Reranked runs (`run.rerank…`, `eval_dev_reranking_run.trec`) are the same with
-`reranking` for `ranking`.
+A question counts if it is in the run and its record has ranking labels, of any reference. Reranked
+runs (`run.rerank…`, `eval_dev_reranking_run.trec`) have `reranking` in place of `ranking`.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ from jaxscore.report.counts import counted
 from jaxscore.shell.system import Summary
 from jaxscore.systems.rag import Records, experiment_folder
 
-# stage, part of file names -> patterns of its runs, the first that exists
+# stage, as in file names -> patterns of its runs; the first with a match counts
 STAGES = {
     "ranking": (
         "eval_{split}_ranking_run.trec",
@@ -41,8 +40,9 @@ class Run:
     """The ranking of a stage.
 
     Attributes:
-        k: of recall_k: the config's `generation_top_k`, else the last `top_k` in a run's name.
-        metrics_path: file of its means.
+        k: the k of recall_k: the config's `generation_top_k`, else the last `top_k` in a run's
+            name.
+        metrics_path: the file for its means.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Its metrics."""
+        """The names of its metrics."""
         return "P_1", f"recall_{self.k}"
 
 
@@ -59,9 +59,9 @@ class Scored(NamedTuple):
     """The content of a run.
 
     Attributes:
-        documents: question -> document -> score, the higher of two if it comes twice.
-        failures: lines that cannot be used.
-        spoiled: questions of those lines, which have no whole ranking.
+        documents: question -> document -> score, the maximum if a document occurs twice.
+        failures: (file:line, reason) of unusable lines.
+        spoiled: questions of these lines, whose rankings are incomplete.
     """
 
     documents: dict[str, dict[str, float]]
@@ -70,33 +70,33 @@ class Scored(NamedTuple):
 
 
 def has_labels(records: Records) -> bool:
-    """Whether any record says which documents hold its answer."""
+    """Return True if any record has ranking labels."""
     return any(item.ranking_label for item in records.usable)
 
 
 def find(folder: Path, split: str, stage: str) -> Run | None:
-    """The run of a stage, or None if the folder has none.
+    """Return the run of a stage, or None if the folder has none.
 
     Raises:
-        InputError: there are several, or nothing says what k is.
+        InputError: there are several, or k is neither in the config nor in a file name.
     """
     by_pattern = [
         sorted(folder.glob(pattern.format(split=glob.escape(split)))) for pattern in STAGES[stage]
     ]
-    if not (found := next(filter(None, by_pattern), [])):
+    if not (paths := next(filter(None, by_pattern), [])):
         return None
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise InputError(f"{folder}: {len(found)} runs of one stage ({names}); leave one")
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise InputError(f"{folder}: {len(paths)} runs of one stage ({names}); leave one")
     k = experiment_folder.read_config(folder, split)["generation_top_k"]
-    for path in (path for paths in by_pattern for path in paths):
+    for path in (path for matches in by_pattern for path in matches):
         k = k or next(reversed(re.findall(r"\.top_([1-9]\d{0,8})\.", path.name)), None)
     if k is None:
         raise InputError(
-            f"{folder}: nothing says what k of recall_k is; give `generation_top_k` in "
-            "config.yaml, or a run named run.retrieve.top_<k>…"
+            f"{folder}: the k of recall_k is unknown; set `generation_top_k` in config.yaml, or "
+            "name a run run.retrieve.top_<k>…"
         )
-    return Run(found[0], int(k), folder / f"eval_{split}_{stage}_metrics.json")
+    return Run(paths[0], int(k), folder / f"eval_{split}_{stage}_metrics.json")
 
 
 def load(path: Path) -> Scored:
@@ -107,15 +107,15 @@ def load(path: Path) -> Scored:
     """
     documents: dict[str, dict[str, float]] = {}
     failures, spoiled = [], set()
-    for number, text in read_lines(path):
+    for line, text in read_lines(path):
         if not text.strip():
             continue
-        # The published script writes tabs, which leave blanks to the ids; others write blanks.
+        # The published script separates by tabs, so ids may have spaces; others use spaces.
         fields = text.split("\t") if "\t" in text else text.split()
         score = _number(fields[4]) if len(fields) == 6 else None
         if score is None:
-            why = "expected question, Q0, document, rank, score and run, with blanks between"
-            failures.append((f"{path}:{number}", f"{why}; found {text[:60]!a}"))
+            why = "expected question, Q0, document, rank, score and run, separated by spaces"
+            failures.append((f"{path}:{line}", f"{why}; found {text[:60]!a}"))
             spoiled.add(fields[0])
             continue
         scores = documents.setdefault(fields[0], {})
@@ -124,7 +124,7 @@ def load(path: Path) -> Scored:
 
 
 def evaluate(run: Run, scored: Scored, records: Records) -> Summary:
-    """P_1 and recall_k of the questions that are in the run and have ranking labels.
+    """Compute P_1 and recall_k of the questions that are in the run and have ranking labels.
 
     Returns:
         The means in `numbers`, empty if no question counts, and in `details` `n_questions` and
@@ -137,8 +137,8 @@ def evaluate(run: Run, scored: Scored, records: Records) -> Summary:
         if relevant.get(name) and name not in scored.spoiled
     }
     rankings = {name: ranked(scores) for name, scores in documents.items()}
-    first = [precision(found, relevant[name], 1) for name, found in rankings.items()]
-    recalled = [recall(found, relevant[name], run.k) for name, found in rankings.items()]
+    first = [precision(ranking, relevant[name], 1) for name, ranking in rankings.items()]
+    recalled = [recall(ranking, relevant[name], run.k) for name, ranking in rankings.items()]
     means = [math.fsum(values) / len(values) for values in (first, recalled) if values]
     named = dict(zip(run.names, means, strict=False))
     means_text = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
@@ -152,7 +152,7 @@ def evaluate(run: Run, scored: Scored, records: Records) -> Summary:
 
 
 def _relevant(records: Records) -> tuple[dict[str, set[str]], list[tuple[str, str]]]:
-    """question -> ids of its documents. A question that comes twice must say the same twice."""
+    """Return question -> ids of its relevant documents; records of one question must agree."""
     relevant: dict[str, set[str]] = {}
     failures: list[tuple[str, str]] = []
     disputed: set[str] = set()
@@ -172,9 +172,9 @@ def _relevant(records: Records) -> tuple[dict[str, set[str]], list[tuple[str, st
 
 
 def _ids(label: Any) -> set[str] | None:
-    if not isinstance(label, list) or not all(isinstance(part, list) for part in label):
+    if not isinstance(label, list) or not all(isinstance(entry, list) for entry in label):
         return None
-    ids = [id for part in label for id in part]
+    ids = [id for entry in label for id in entry]
     return {str(id) for id in ids} if all(type(id) in (str, int) for id in ids) else None
 
 
@@ -187,12 +187,12 @@ def _number(text: str) -> float | None:
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
-    """Documents from best to worst: by score, then by id in descending order of its bytes.
+    """Return documents from best to worst: by score, then by id in descending byte order.
 
-    Scores are compared in single precision, as trec_eval holds them, so that two which differ
-    only beyond it are a tie. The rank that a run states is not read.
+    Scores are compared in single precision, as in trec_eval, so that two which are equal in
+    float32 are a tie. The rank column of a run is not read.
     """
-    with np.errstate(over="ignore"):  # beyond float32 is infinity there too
+    with np.errstate(over="ignore"):  # overflow becomes infinity, as in trec_eval
         single = np.array(list(scores.values()), np.float64).astype(np.float32).tolist()
     order = sorted(
         zip(single, (name.encode("utf-8") for name in scores), scores, strict=True), reverse=True
@@ -201,10 +201,10 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
 
 
 def precision(ranking: Sequence[str], relevant: Collection[str], k: int) -> float:
-    """Share of the first k places that hold a relevant document; an empty place holds none."""
+    """Return the share of relevant documents in the first k ranks; a missing rank counts as not."""
     return sum(name in relevant for name in ranking[:k]) / k
 
 
 def recall(ranking: Sequence[str], relevant: Collection[str], k: int) -> float:
-    """Share of the relevant documents, one at least, that are among the first k."""
+    """Return the share of the relevant documents (at least one) in the first k ranks."""
     return sum(name in relevant for name in ranking[:k]) / len(relevant)

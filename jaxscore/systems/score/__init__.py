@@ -292,11 +292,14 @@ class Score(System):
       --score-turn-end) as the model's chat template writes them. A JSON array,
       .csv, .tsv, .parquet or a folder of datasets' save_to_disk holds the same;
       --column continuation=answer reads the field from the column `answer`.
+      A .txt file is one text, or with --lines each line that is not empty is one.
+      A text that is longer than the model's positions fails, unless --stride or
+      --max-length has it read in windows, each token scored once.
 
     output, in the same order, numbers in nats:
       id, token_ids, tokens, logprob[], entropy[], self_certainty[], greedy[],
       sum_logprob, mean_logprob, perplexity, mean_entropy, mean_self_certainty,
-      n_tokens, n_scored
+      n_tokens, n_scored; in windows n_windows
       Arrays align with the continuation's tokens; a token with nothing before it
       has null. Those of a conversation align with its scored tokens, and
       scored_messages has index, role, sum_logprob, n_scored, and start and end of

@@ -1,6 +1,6 @@
 """Items, settings, records and comparison of the systems that choose between responses.
 
-Items have sampled responses, as the published scripts (arXiv 2502.18581) hand them on.
+Items have sampled responses in the format of the published scripts (arXiv 2502.18581).
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ class Item(TypedDict, total=False):
     """Sampled responses to one question. A record repeats these fields and all others.
 
     Attributes:
-        output: responses; of `usc-select` the reply that names one.
-        responses: between which that reply chooses.
-        confidence_list: self-certainty of each response, nats per token.
-        confidence_settings: its `noise` says how far rounding moves a confidence, in nats.
-        generator: model that wrote the responses.
-        dataset, task, subtask: decide how answers are read and compared.
-        question_id: of LiveCodeBench.
+        output: the responses; for `usc-select` the reply that names one.
+        responses: the responses that the reply chooses from.
+        confidence_list: the self-certainty of each response in nats per token.
+        confidence_settings: `noise` is the rounding error of a confidence in nats.
+        generator: the model that wrote the responses.
+        dataset, task, subtask: the names that select the rules for reading and comparing answers.
+        question_id: the id in LiveCodeBench.
     """
 
     id: str | int
@@ -44,27 +44,29 @@ class Item(TypedDict, total=False):
     question_id: str | int
 
 
-def responses(fields: Mapping[str, Any], field: str, most: int | None = None) -> list[str | None]:
-    """The first `most` responses; None for one that is null or no text.
+def read_responses(
+    fields: Mapping[str, Any], field: str, best_n: int | None = None
+) -> list[str | None]:
+    """Return the first `best_n` responses; None in place of anything but text.
 
     Raises:
-        InputError: no list of responses, or an empty one.
+        InputError: not a list of responses, or an empty one.
     """
-    values = _list(fields, field)[:most]
+    values = _list(fields, field)[:best_n]
     if not values:
         raise InputError(f'field "{field}" is empty, expected at least one response')
     return [value if isinstance(value, str) else None for value in values]
 
 
-def confidences(
-    fields: Mapping[str, Any], most: int | None, n_responses: int
+def read_confidences(
+    fields: Mapping[str, Any], best_n: int | None, n_responses: int
 ) -> list[float | None]:
-    """The confidence of each response; None for one that is null or not finite.
+    """Return the confidence of each response; None for one that is null or not finite.
 
     Raises:
-        InputError: no list of numbers, of another length, or without any number.
+        InputError: not a list of numbers, or of another length, or without any number.
     """
-    values = _list(fields, "confidence_list", "; `self-certainty` makes it")[:most]
+    values = _list(fields, "confidence_list", "; `self-certainty` makes it")[:best_n]
     if len(values) != n_responses:
         raise InputError(
             f'field "confidence_list" has {len(values)} values for {n_responses} responses, '
@@ -88,11 +90,11 @@ def confidences(
     return out
 
 
-def noise(fields: Mapping[str, Any]) -> float | None:
-    """How far rounding moves a confidence of the item, in nats; None if it is not known.
+def read_noise(fields: Mapping[str, Any]) -> float | None:
+    """Return the rounding error of the item's confidences in nats; None if unknown.
 
     Raises:
-        InputError: it is no number of nats.
+        InputError: it is not a number of nats.
     """
     settings = fields.get("confidence_settings")
     value = settings.get("noise") if isinstance(settings, dict) else None
@@ -118,13 +120,13 @@ def _list(fields: Mapping[str, Any], field: str, remedy: str = "") -> list[Any]:
     return value
 
 
-def oddities(texts: Sequence[str | None], values: Sequence[float | None] = ()) -> list[str]:
-    """Notes on responses that are no text and confidences that are no number."""
+def list_oddities(texts: Sequence[str | None], values: Sequence[float | None] = ()) -> list[str]:
+    """Return notes on responses that are not text and confidences that are not numbers."""
     missing = [str(k) for k, text in enumerate(texts, start=1) if text is None]
     unknown = [str(k) for k, value in enumerate(values, start=1) if value is None]
     return [
-        *([f"response {', '.join(missing)} is no text, so it has no answer"] if missing else []),
-        *([f"confidence {', '.join(unknown)} is no number, so it ranks last"] if unknown else []),
+        *([f"response {', '.join(missing)} is not text, so it is unanswered"] * bool(missing)),
+        *([f"confidence {', '.join(unknown)} is not a number, so it ranks last"] * bool(unknown)),
     ]
 
 
@@ -150,7 +152,7 @@ class GradedSettings(Settings):
     seed: int = flag(0, help="with --gold: of those draws (default 0)", is_advanced=True)
 
     def record(self) -> dict[str, Any]:
-        """The settings as a report has them; settings of grading if something is graded."""
+        """Return the settings for a report; those of grading only with gold."""
         values = super().record()
         if self.gold is None:
             for name in ("gold", "n_bootstrap", "seed"):
@@ -166,7 +168,7 @@ class AnswerSettings(GradedSettings):
 
     @property
     def rule_ending(self) -> str:
-        """End of the output's default name, so that another rule does not replace its result."""
+        """The end of the output's default name, distinct for each rule."""
         return "" if self.answer_rule == AUTO else f"-{self.answer_rule}"
 
 
@@ -187,14 +189,14 @@ def _first_of(field: str) -> Callable[[Mapping[str, Any]], str | None]:
 
 
 class Considered(TypedDict, total=False):
-    """What the summary needs of all considered responses of an item, in their order.
+    """Facts on an item's considered responses, in their order, for the summary.
 
     Attributes:
-        forms: forms of the answers, unless the item is read as published.
-        right: with gold, whether each response is right.
-        n_unreadable: with gold that is compared, the responses without a readable answer.
-        taken: with gold, way of choosing -> the response that it takes of the first 1, 2, 4, ...
-            and of all of them, from 0; None where it takes none.
+        forms: the forms of the answers, unless the item is read as published.
+        right: with gold, the verdict on each response.
+        n_unreadable: with gold that is compared, the number of responses without a readable answer.
+        taken: with gold, way of choosing -> its choice, from 0, among the first 1, 2, 4, ... and
+            among all responses; None if it takes none.
     """
 
     forms: list[str | None]
@@ -207,9 +209,9 @@ class Chosen(TypedDict, total=False):
     """Fields of a record of each of these systems.
 
     Attributes:
-        right: with gold, whether the chosen response is right.
-        fallback: why something else than confidences, votes or the reply decided.
-        choice_notes: irregularities of the item, in words.
+        right: with gold, the verdict on the chosen response.
+        fallback: the reason why confidences, votes or the reply did not decide.
+        choice_notes: notes on irregularities of the item.
     """
 
     right: Annotated[bool | None, Decision("the chosen response is right", is_right=True)]
@@ -247,7 +249,7 @@ class CertainRecord(Record, total=False):
 
 
 class CodeRecord(Chosen, total=False):
-    """The code of a chosen response, as LiveCodeBench grades it."""
+    """The code of a chosen response in LiveCodeBench's format."""
 
     question_id: str | int
     code_list: Annotated[

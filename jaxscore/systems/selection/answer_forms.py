@@ -112,8 +112,8 @@ def read_first(
     """Return the answer of the first form that the response holds, and that form; None without any.
 
     Args:
-        forms: of `READERS`, in the order in which they are tried.
-        gold: the type of the right answer; None if it is not known.
+        forms: the keys of `READERS` to try, in order.
+        gold: the type of the right answer, or None if unknown.
     """
     text = final_text(response)
     for form in forms:
@@ -192,7 +192,7 @@ def _tags(text: str) -> Iterator[str]:
 
 def _json(text: str) -> Iterator[str]:
     """Iterate over the answers of JSON objects from the last, or over those of `"answer": ...`."""
-    answers = [answer for one in _objects(text) if (answer := _json_answer(one)) is not None]
+    answers = [answer for answer in map(_json_answer, _objects(text)) if answer is not None]
     if not answers:
         answers = [match[1] or match[2] or "" for match in _QUOTED.finditer(text)]
     yield from reversed(answers)

@@ -1,4 +1,4 @@
-r"""The answers of a model's responses: by which rules they are read and compared.
+r"""The rules that read and compare the answers of a model's responses.
 
 The published scripts (arXiv 2502.18581) read the JSON form that their prompts (ZeroEval) request,
 and boxes of generators named Llama-3.1 alone. `read_published` tries in this order
@@ -7,8 +7,8 @@ and boxes of generators named Llama-3.1 alone. `read_published` tries in this or
     a pattern                      "answer": "42" and more     "answer": 42,     answer: 42
     for Llama-3.1, near the end    so it is $\boxed{42}$
 
-Responses of other models to other prompts then have no answer at all. The rule `auto` reads an item
-as published if it has no gold, no response has thoughts, and
+Responses of other models to other prompts then lack an answer. The rule `auto` reads an item as
+published if it lacks gold, no response has thoughts, and
 
 - its generator is one that the published code knows by name (Llama-3.1), or
 - any of its responses, also after the first N, holds a quoted `"answer":`.
@@ -18,7 +18,7 @@ Python literals and always read as published. In all other items, each response 
 first of `answer_forms.READERS` that it holds; number and sentence are read if there is gold, by
 its type. These answers are compared as in `equal_answers`.
 
-Responses are read once, in time linear in their length, whatever a model wrote.
+Responses are read once, in time linear in their length, for any text.
 """
 
 import collections
@@ -54,7 +54,7 @@ from jaxscore.systems.selection.equal_answers import (
 from jaxscore.systems.selection.math_answers import sanitise
 from jaxscore.systems.selection.numbers_in_text import number_of
 
-# Each value ends at the first character it cannot hold, so that no match is tried twice.
+# Each value ends at the first character it cannot contain, so each match is tried once.
 QUOTED = re.compile(r'"answer"\s*:\s*"([^"]*)"')
 BARE = re.compile(r'"answer"\s*:\s*([^,\s]*)')
 BARE_KEY = re.compile(r"answer\s*:\s*([^,\s]*)")
@@ -121,10 +121,10 @@ class AnswerRules:
         return math_form(answer) if self.forms is None else spelling(answer)
 
     def accepts(self, gold: str, answer: str, form: str | None, same: Same | None) -> bool:
-        """Return True if an answer, as it was read, is the gold's.
+        """Return True if an answer is equal to the gold.
 
         Args:
-            same: compares answers of other spellings; None if these differ.
+            same: the comparison of answers of different spellings; None if these always differ.
         """
         if self.forms is None or self.code:
             pair = self.spelling(answer), self.spelling(gold)
@@ -142,10 +142,10 @@ class Answers:
     """The answers of an item's responses.
 
     Attributes:
-        rules: by which they were read.
-        answers: of each response, as it was read; None without a readable answer.
-        texts: the spelling by which each answer is compared, or None.
-        forms: of each answer, one of `FORMS`, or None.
+        rules: the rules that read them.
+        answers: the answer of each response; None without a readable answer.
+        texts: the normalised spelling of each answer for comparison, or None.
+        forms: the form of each answer, one of `FORMS`, or None.
     """
 
     rules: AnswerRules
@@ -161,8 +161,8 @@ class Answers:
 
 def read_answers(responses: Iterable[str | None], rules: AnswerRules) -> Answers:
     """Read the answer of each response."""
-    read = [rules.read(response) for response in responses]
-    answers, forms = ([pair and pair[k] for pair in read] for k in (0, 1))
+    pairs = [rules.read(response) for response in responses]
+    answers, forms = ([pair and pair[k] for pair in pairs] for k in (0, 1))
     texts = [None if answer is None else rules.spelling(answer) for answer in answers]
     return Answers(rules, answers, texts, forms)
 
@@ -243,7 +243,7 @@ def _are_published(responses: Iterable[str], generator: str) -> bool:
 
 
 def _golds(gold: Any) -> list[Any]:
-    """Return the acceptable answers, or verdicts; none for a gold that is null or blank."""
+    """Return the acceptable answers, or verdicts; empty for gold that is null or whitespace."""
     if gold is None or (isinstance(gold, str) and not gold.strip()):
         return []
     if isinstance(gold, str) and gold.lstrip().startswith("["):  # a cell of a table
@@ -255,7 +255,7 @@ def _golds(gold: Any) -> list[Any]:
 
 
 def _gold_type(golds: Sequence[Any]) -> Gold | None:
-    """Return the type of the acceptable answers, or None if there is no answer."""
+    """Return the type of the acceptable answers, or None without any."""
     texts = [str(gold) for gold in golds if not isinstance(gold, bool)]
     if not texts:
         return None
@@ -272,9 +272,9 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def read_published(response: str, generator: str = "") -> tuple[str, str] | None:
-    """The answer as the published scripts read it, and its form; None if there is none.
+    """Return the (answer, form) that the published scripts read; None if there is none.
 
-    An empty answer is an answer, and so is null, as "None".
+    An empty answer counts, and so does null, as "None".
     """
     if (answer := _json(response)) is not None:
         return answer, JSON
@@ -287,18 +287,18 @@ def read_published(response: str, generator: str = "") -> tuple[str, str] | None
 
 
 def _json(response: str) -> str | None:
-    found = first_object(response)
-    if found is not None and "answer" in found:
-        return str(found["answer"])
+    value = first_object(response)
+    if value is not None and "answer" in value:
+        return str(value["answer"])
     match = QUOTED.search(response) or BARE.search(response)
     return match.group(1) if match else None
 
 
 def first_object(response: str) -> dict[str, Any] | None:
-    """The first text in balanced braces, as JSON; None if there is none, or it is not JSON.
+    """Return the first text in balanced braces, as JSON; None if there is none, or it is not JSON.
 
-    Braces are counted wherever they stand, in strings too, and line feeds are left out, as in
-    the published reading: models break lines inside strings.
+    As in the published reading, braces in strings count too, and line feeds are left out because
+    models break lines inside strings.
     """
     start, depth = -1, 0
     for brace in re.finditer("[{}]", response):
@@ -310,23 +310,23 @@ def first_object(response: str) -> dict[str, Any] | None:
             if depth == 0:
                 text = response[start : brace.end()].replace("\n", "")
                 with contextlib.suppress(ValueError, RecursionError):  # thousands of digits too
-                    found: dict[str, Any] = json.loads(text)
-                    return found
+                    value: dict[str, Any] = json.loads(text)
+                    return value
                 return None
     return None
 
 
 def math_form(answer: str) -> str:
-    """What math answers are compared by."""
+    """Return the normalised spelling of a math answer."""
     return sanitise(_one_letter(answer))
 
 
 def code_form(answer: str) -> str:
-    """What answers that are Python literals are compared by: without the quotes around them."""
+    """Return the normalised spelling of a Python literal: without the quotes around it."""
     return _one_letter(answer).strip("'\"").replace("\n", "\\n")
 
 
 def _one_letter(answer: str) -> str:
-    """`AAAAA` as `A`: one prompt asks to repeat the letter. As published, `1111` is `1` too."""
+    """Shorten `AAAAA` to `A`: one prompt asks to repeat the letter. As published, also `1111`."""
     answer = answer.strip()
     return answer[0] if len(answer) >= 4 and answer[:4] == answer[0] * 4 else answer

@@ -21,7 +21,7 @@ from jaxscore.report.document import Document
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import LenientSystem, Record, Summary
-from jaxscore.systems.selection import Item, confidences, responses
+from jaxscore.systems.selection import Item, read_confidences, read_responses
 from jaxscore.systems.selection.answers import (
     FORMS,
     NO_FORM,
@@ -43,7 +43,7 @@ from jaxscore.systems.selection.ranking import Choice, majority
 from jaxscore.systems.selection.report import count_responses, printed_lines, report
 from jaxscore.systems.selection.symbolic import TIME_LIMIT, UNVERIFIED, SymbolicComparison
 
-# Fields of a record that the same field of an item, from another step, must not replace.
+# Fields of a record that are not copied from an item, where an earlier step may have set them.
 RESULTS = ("within_noise", "answer_form", "fallback", "choice_notes", "considered")
 
 
@@ -53,10 +53,10 @@ class Candidates:
 
     Attributes:
         fields: the item's fields.
-        responses: the texts; None for one that is null.
-        confidences: in nats per token; None for one that is not known.
-        answers: the answers of the responses; None if they have none to compare.
-        noise: how far rounding moves a confidence, in nats; None if it is not known.
+        responses: the texts; None for null.
+        confidences: the self-certainties in nats per token; None if unknown.
+        answers: the answers of the responses; None if answers are not compared.
+        noise: the rounding error of a confidence in nats; None if unknown.
     """
 
     fields: Mapping[str, Any]
@@ -73,12 +73,12 @@ class Candidates:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """What the choices of a run have in common.
+    """The state shared by the choices of a run.
 
     Attributes:
         settings: the system's settings.
-        first: fields of the first item.
-        symbolic: compares answers of the current item.
+        first: the fields of the first item.
+        symbolic: the symbolic comparison of the current item's answers.
     """
 
     settings: Any
@@ -95,11 +95,11 @@ class Selection(LenientSystem):
     """A system that chooses one response of each item.
 
     Attributes:
-        way: its name in tables.
-        decided_by: what should decide, for the headline.
-        fallbacks: why it did not decide -> the explanation for people.
-        responses_field: field of an item with all responses between which it chooses.
-        field: field of a record, with the chosen response in a list.
+        way: the name of the way of choosing in tables.
+        decided_by: the intended criterion, for the headline.
+        fallbacks: reason why it did not decide -> explanation.
+        responses_field: the item's field with the responses to choose from.
+        field: the record's field with the chosen response in a list.
     """
 
     item = Item
@@ -114,7 +114,7 @@ class Selection(LenientSystem):
         """Return the candidates of an item.
 
         Raises:
-            InputError: it has none.
+            InputError: there are none.
         """
 
     @abc.abstractmethod
@@ -134,29 +134,29 @@ class Selection(LenientSystem):
         """Return the record of an item without a response, before its `error`."""
 
     def ways(self, candidates: Candidates, choice: Choice, context: Context) -> dict[str, Chooser]:
-        """Return the graded ways of choosing, `way` among them, beside the majority vote."""
+        """Return the graded ways of choosing, including `way`, without the majority vote."""
         return {}
 
     def further_ways(self, settings: Any) -> Sequence[str]:
-        """Return the ways that have a table of their own."""
+        """Return the ways with a separate table."""
         return ()
 
     def counts_forms(self, settings: Any) -> bool:
         """Return True if the summary counts the forms of answers."""
         return True
 
-    def label(self, place: int, record: Mapping[str, Any]) -> str:
-        """Return the name of an item in messages, from its record and its place from 0."""
-        return item_label(place, dict(record))
+    def label(self, index: int, record: Mapping[str, Any]) -> str:
+        """Return the name of an item in messages, from its index and its record."""
+        return item_label(index, dict(record))
 
     def needs(self, settings: Any) -> tuple[str, ...]:
         return ()
 
     def check(self, items: Items, settings: Any) -> None:
-        """Refuse items of which none can be used, or of which none has gold.
+        """Check that an item is usable and, if requested, that one has gold.
 
         Raises:
-            NothingUsable: names the first item.
+            NothingUsable: none is; names the first item.
         """
         items.require_usable()
         error = None
@@ -284,11 +284,11 @@ class Selection(LenientSystem):
             headline, is_unreadable = f"{headline}; {grades.headline}", grades.is_unreadable
         warnings = [NO_READABLE_ANSWER] if is_unreadable else []
         failures = []
-        for place, record in enumerate(records):
+        for index, record in enumerate(records):
             if notes := record.get("choice_notes"):
-                warnings.append(f"note: {self.label(place, record)}: {'; '.join(notes)}")
+                warnings.append(f"note: {self.label(index, record)}: {'; '.join(notes)}")
             if "error" in record:
-                failures.append((self.label(place, record), record["error"]))
+                failures.append((self.label(index, record), record["error"]))
         return Summary(
             headline=headline,
             numbers=numbers,
@@ -336,18 +336,18 @@ class Selection(LenientSystem):
         return numbers
 
     def headline(self, numbers: Mapping[str, Any]) -> str:
-        """Return the summary in one line."""
+        """Return the summary as a line."""
         return (
             f"{numbers['n_decided']} of {counted(numbers['n_items'], 'items')} decided by "
             f"{self.decided_by}, {numbers['n_fallbacks']} by fallback"
         )
 
     def report(self, run: Report) -> Document | None:
-        """Show shares by N, and the wrong choices; see `selection.report`."""
+        """Return the report with shares by N and the wrong choices; see `selection.report`."""
         return report(run.source())
 
     def rows(self, record: Record) -> Sequence[Record]:
-        """Return the record with the chosen response as a text, not in a list."""
+        """Return the record with the chosen response as text in place of the list."""
         return [{**record, self.field: next(iter(record[self.field]), None)}]
 
     def read_answers(
@@ -363,7 +363,7 @@ class Selection(LenientSystem):
 
 
 def _notes_of_symbolic(symbolic: SymbolicComparison) -> list[str]:
-    """Note that expressions of the item could not all be compared."""
+    """Return notes on expressions of the item that could not be compared."""
     notes = [UNVERIFIED] if symbolic.is_unverified else []
     if not symbolic.timeouts and not symbolic.exhausted:
         return notes
@@ -381,10 +381,10 @@ def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
     """Return the first N responses of an item with their confidences.
 
     Raises:
-        InputError: it has none, or no confidence of each.
+        InputError: there are none, or confidences are missing.
     """
-    texts = responses(fields, "output", best_n)
-    return Candidates(fields, texts, confidences(fields, best_n, len(texts)))
+    texts = read_responses(fields, "output", best_n)
+    return Candidates(fields, texts, read_confidences(fields, best_n, len(texts)))
 
 
 def repeated(fields: Mapping[str, Any], *replaced: str) -> dict[str, Any]:

@@ -194,7 +194,7 @@ def _have_equal_entries(gold: Items, answer: Items, same: Same | None) -> bool:
         return False
     if gold.is_ordered or answer.is_ordered:
         pairs = zip(gold.entries, answer.entries, strict=True)
-        return all(are_equal(one, other, same) for one, other in pairs)
+        return all(are_equal(entry, other, same) for entry, other in pairs)
     left = list(answer.entries)
     for entry in gold.entries:
         match = next((k for k, other in enumerate(left) if are_equal(entry, other, same)), None)

@@ -1,7 +1,7 @@
-"""How often is the chosen response right? By N, beside the first sample, a vote and an oracle.
+"""Shares of right choices by N, compared with the first sample, a vote and an oracle.
 
-Every way of choosing is applied to the first 1, 2, 4, ... responses of the same items, so shares of
-two ways differ by pairs: the difference to the first sample is taken item by item.
+Every way of choosing is applied to the first 1, 2, 4, ... responses of the same items, so the
+difference to the first sample is paired by item.
 """
 
 import contextlib
@@ -18,32 +18,32 @@ from jaxscore.systems.selection.answers import NO_READABLE_ANSWER, Answers, unre
 from jaxscore.systems.selection.equal_answers import Same
 
 FIRST, MAJORITY, ORACLE = "first sample", "majority vote", "oracle"
-MOST_WRONG = 50  # wrong choices that are listed
-ENOUGH = 2  # items; of fewer there is no share
+MOST_WRONG = 50  # maximum number of wrong choices in a report
+ENOUGH = 2  # minimum number of items for a share
 GOLD_FORMS = "an answer, a list of acceptable answers, or a list of true or false for each response"
 NO_EQUALITY = "expected a list of true or false for each response: texts of code are not compared"
 
-# Of N, the index of the response that a way takes among the first N; None if it has no choice.
+# N -> the index of the response that a way takes among the first N; None if it takes none.
 Chooser = Callable[[int], int | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gold:
-    """What is right for an item.
+    """The gold of an item.
 
     Attributes:
-        answers: those that are acceptable; empty if there are verdicts.
-        verdicts: whether each response is right; None if answers are compared.
+        answers: the acceptable answers; empty if there are verdicts.
+        verdicts: the verdict on each response; None if answers are compared.
     """
 
     answers: tuple[str, ...] = ()
     verdicts: tuple[bool, ...] | None = None
 
     def right(self, n: int, answers: Answers | None = None, same: Same | None = None) -> list[bool]:
-        """Return True for each of the first n responses that is right; without an answer none is.
+        """Return a verdict on each of the first n responses, False without an answer.
 
         Args:
-            answers: of these responses; None is enough for verdicts.
+            answers: the answers of these responses; may be None with verdicts.
             same: see `AnswerRules.accepts`.
         """
         if self.verdicts is not None:
@@ -68,19 +68,18 @@ def read_gold(
     answers: bool = True,
     code: bool = False,
 ) -> Gold | None:
-    """The gold of an item; None if its field is absent, null or blank.
+    """Return the gold of an item; None if its field is absent, null or whitespace.
 
-    A table's cell is text: an empty one is blank, and a list of verdicts or of texts is JSON text.
+    A table's cell is text: an empty one is whitespace, and lists of verdicts or texts are JSON.
 
     Args:
-        field: its name.
-        n_responses: of the item, all of them.
-        answers: whether responses have answers to compare, otherwise verdicts alone are accepted.
-        code: whether answers are Python literals: a text that is a list of texts is then one
-            answer.
+        field: the name of the field.
+        n_responses: the number of all responses of the item.
+        answers: True if responses have answers to compare; otherwise only verdicts are accepted.
+        code: True if answers are Python literals; a list of texts in a text is then one answer.
 
     Raises:
-        InputError: the field holds something else, or another number of verdicts.
+        InputError: the field has another type, or another number of verdicts.
     """
     value: Any = fields.get(field)
     if is_empty(value):
@@ -89,7 +88,7 @@ def read_gold(
         value = _parsed_list(value, str if answers and not code else bool)
     where = f'field "{field}", the gold, '
     values = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and values and all(isinstance(one, bool) for one in values):
+    if isinstance(value, list) and values and all(isinstance(entry, bool) for entry in values):
         if len(values) != n_responses:
             raise InputError(
                 f"{where}has {len(values)} verdicts for {n_responses} responses, expected one for "
@@ -110,32 +109,33 @@ def read_gold(
 
 
 def is_empty(gold: Any) -> bool:
-    """Return True if a field has no gold: it is null, or text without a character."""
+    """Return True if a field lacks gold: it is null or whitespace."""
     return gold is None or (isinstance(gold, str) and not gold.strip())
 
 
-def _parsed_list(text: str, kind: type) -> Any:
-    """The list of verdicts, or of values of another kind, that a JSON text holds; or the text."""
+def _parsed_list(text: str, entry_type: type) -> Any:
+    """Return the list of bools or of `entry_type` in a JSON text, or else the text."""
     with contextlib.suppress(ValueError, RecursionError):
         value = STRICT.decode(text)
         if isinstance(value, list) and any(
-            value and all(isinstance(one, wanted) for one in value) for wanted in (bool, kind)
+            value and all(isinstance(entry, expected_type) for entry in value)
+            for expected_type in (bool, entry_type)
         ):
             return value
     return text
 
 
-def sizes(most: int) -> list[int]:
-    """1, 2, 4 and so on below `most`, and `most`."""
-    return [*(1 << k for k in range((most - 1).bit_length())), most]
+def sizes(largest: int) -> list[int]:
+    """Return 1, 2, 4 and so on below `largest`, and `largest`."""
+    return [*(1 << k for k in range((largest - 1).bit_length())), largest]
 
 
 class Marks:
-    """Whether each way took a right response, by item and N.
+    """The verdicts on each way's choices, by item and N.
 
     Attributes:
-        sizes: the numbers of first responses that are considered, the largest last.
-        n: items.
+        sizes: the numbers N of considered first responses, the largest last.
+        n: the number of items.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -144,8 +144,8 @@ class Marks:
         self._lengths: list[int] = []
         self._right: dict[tuple[str, int], list[bool]] = {}
 
-    def add(self, right: Sequence[bool], ways: Mapping[str, Chooser]) -> None:
-        """Add an item: whether each of its responses is right, and what each way takes of them."""
+    def add_item(self, right: Sequence[bool], ways: Mapping[str, Chooser]) -> None:
+        """Add an item: the verdicts on its responses, and each way's choice among them."""
         self.n += 1
         self._lengths.append(len(right))
         for n in self.sizes:
@@ -158,10 +158,10 @@ class Marks:
                 self._right.setdefault((way, n), []).append(mark)
 
     def rows(self, n_bootstrap: int, seed: int) -> list[dict[str, Any]]:
-        """For each N and way the share of right choices, and how far it is above the first's.
+        """Return, for each N and way, the share of right choices and its gain over the first's.
 
-        `n_with_fewer` items have fewer than N responses; all were considered.
-        `above_first` is the mean of the paired differences, its interval a bootstrap over items;
+        `n_with_fewer` is the number of items with fewer than N responses, all considered.
+        `above_first` is the mean of the paired differences with a bootstrap interval over items;
         None for the first sample itself.
         """
         out = []
@@ -169,7 +169,7 @@ class Marks:
             first = self._right.get((FIRST, n), [])
             for way in dict.fromkeys(way for way, _ in self._right):
                 marks = self._right.get((way, n), [])
-                if len(marks) != len(first):  # a way that has no choice for this N
+                if len(marks) != len(first):  # the way takes nothing for this N
                     continue
                 pairs = zip(marks, first, strict=True)
                 differences = [float(mark) - float(before) for mark, before in pairs]
@@ -187,13 +187,13 @@ class Marks:
 
 
 class Grades(NamedTuple):
-    """How often the choices of all records are right.
+    """The grades of all records' choices.
 
     Attributes:
-        numbers: counts and shares for the summary.
-        details: fields of the report.
+        numbers: the counts and shares for the summary.
+        details: the fields of the report.
         headline: the end of the headline.
-        is_unreadable: there are items to grade, and none of their responses has a readable answer.
+        is_unreadable: True if there are items with gold, and all their responses are unreadable.
     """
 
     numbers: dict[str, Any]
@@ -210,20 +210,20 @@ def grade_choices(
     field: str,
     label: Callable[[int, Mapping[str, Any]], str],
 ) -> Grades:
-    """Compute the shares of right choices from what records say of considered responses.
+    """Compute the shares of right choices from the records' `considered` fields.
 
     Args:
-        settings: name the field with the gold.
-        way: the way by which the system chooses.
-        further: ways that have a table of their own, such as powers of a vote.
+        settings: the settings, with the name of the gold's field.
+        way: the system's way of choosing.
+        further: the ways with a separate table, such as powers of a vote.
         field: the record's field with the chosen response.
-        label: makes the name of an item from its place and its record.
+        label: a function of an item's index and record that returns its name.
     """
     graded: list[Mapping[str, Any]] = []
     without: list[str] = []
     wrong: list[tuple[float, int]] = []
     is_unreadable, n_unreadable, n_compared = True, 0, 0
-    for place, record in enumerate(records):
+    for index, record in enumerate(records):
         considered = record.get("considered", {})
         if "right" in considered:
             graded.append(considered)
@@ -232,19 +232,19 @@ def grade_choices(
                 n_unreadable += considered["n_unreadable"]
                 n_compared += len(considered["right"])
             if not considered["right"][considered["taken"][way][-1]]:
-                wrong.append((-(record.get("confidence") or 0.0), place))
+                wrong.append((-(record.get("confidence") or 0.0), index))
         elif "error" not in record:
-            without.append(label(place, record))
+            without.append(label(index, record))
     is_unreadable = is_unreadable and bool(graded)
-    most = max((len(considered["right"]) for considered in graded), default=1)
-    marks = Marks(sizes(most))
+    largest_n = max((len(considered["right"]) for considered in graded), default=1)
+    marks = Marks(sizes(largest_n))
     for considered in graded:
         n_responses = len(considered["right"])
         ways = {name: _choice_of(taken, n_responses) for name, taken in considered["taken"].items()}
-        marks.add(considered["right"], ways)
+        marks.add_item(considered["right"], ways)
     rows = marks.rows(settings.n_bootstrap, settings.seed)
     main = [row for row in rows if row["way"] not in further]
-    accuracy = {row["way"]: row["accuracy"] for row in main if row["best_n"] == most}
+    accuracy = {row["way"]: row["accuracy"] for row in main if row["best_n"] == largest_n}
     if is_unreadable:
         accuracy = dict.fromkeys(accuracy, Estimate(0, None, None, None))
         rows, main, wrong = [], [], []
@@ -265,8 +265,8 @@ def grade_choices(
         **({"by_power": [row for row in rows if row["way"] in further]} if further else {}),
         "without_gold": without,
         "wrong": [
-            _wrong_choice(label(place, records[place]), records[place], field, settings.gold)
-            for _, place in heapq.nsmallest(MOST_WRONG, wrong)
+            _wrong_choice(label(index, records[index]), records[index], field, settings.gold)
+            for _, index in heapq.nsmallest(MOST_WRONG, wrong)
         ],
         **({"no_share": NO_READABLE_ANSWER} if is_unreadable else {}),
     }
@@ -281,7 +281,7 @@ def grade_choices(
 
 
 def _choice_of(taken: Sequence[int | None], n_responses: int) -> Chooser:
-    """Return the way of choosing that took these of the first 1, 2, 4, ... and of all responses."""
+    """Return the way of choosing with these choices among the first 1, 2, 4, ... and all."""
     return lambda n: taken[-1] if n >= n_responses else taken[n.bit_length() - 1]
 
 
@@ -298,7 +298,7 @@ def _wrong_choice(name: str, record: Mapping[str, Any], field: str, gold: str) -
 
 
 def percent(share: Estimate) -> str:
-    """A share with its interval in percent; a dash of fewer than two items."""
+    """Return a share with its interval in percent, or a dash for fewer than two items."""
     if share.n < ENOUGH or share.mean is None or share.low is None or share.high is None:
         return "-"
     return f"{100 * share.mean:.1f} % ({100 * share.low:.0f} to {100 * share.high:.0f})"

@@ -23,16 +23,16 @@ from jaxscore.systems.selection.ranking import Choice
 
 OPENING = "```python"
 CLOSING = "\n```"
-UNKNOWN = "unknown_id"  # as published, for an item without a question_id
+UNKNOWN = "unknown_id"  # the published id of an item without question_id
 BLANKS = re.compile(r"\s*")
 
 
 def code(response: str) -> str:
-    r"""The Python blocks of a response, each stripped, with an empty line between them.
+    r"""Return the Python blocks of a response, each stripped, with an empty line between them.
 
-    A block goes from a line that ends in "```python" to the next line that starts with "```"; one
-    that is never closed is none. Empty if there is no block. Takes time linear in the length:
-    the pattern "```python\s*\n(.*?)\n```" would look for the end again from every start.
+    A block extends from a line that ends in "```python" to the next line that starts with "```";
+    unclosed ones do not count. The time is linear in the length: the pattern
+    "```python\s*\n(.*?)\n```" would search for the end again from every start.
     """
     blocks = []
     last_closing = response.rfind(CLOSING)
@@ -53,7 +53,7 @@ def code(response: str) -> str:
 
 
 class CodeSelection(Selection):
-    """A system that writes the code of a response, whether or not there is any in it."""
+    """A system that writes the code of a response, possibly empty."""
 
     record = CodeRecord
     field = "code_list"
@@ -62,8 +62,8 @@ class CodeSelection(Selection):
         """Take the highest confidence, the first of equal or unknown ones."""
         index = most_certain(candidates.confidences)
         if candidates.responses[index] is None:
-            return Choice(index, error="the chosen response is no text")
-        notes = selection.oddities([], candidates.confidences)
+            return Choice(index, error="the chosen response is not text")
+        notes = selection.list_oddities([], candidates.confidences)
         if "question_id" not in candidates.fields:
             notes.append(f'no field "question_id", written as {UNKNOWN!r}')
         return Choice(index, notes=notes)
@@ -72,15 +72,15 @@ class CodeSelection(Selection):
         return _record(candidates.fields, candidates.responses[choice.index] or "")
 
     def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an empty code, since the grader wants every problem."""
+        """Return a record with empty code, since the grader requires every problem."""
         return _record(fields, "")
 
-    def label(self, place: int, record: Mapping[str, Any]) -> str:
-        """Return the name of an item, without an id that it does not have."""
-        return super().label(place, {} if record["question_id"] == UNKNOWN else record)
+    def label(self, index: int, record: Mapping[str, Any]) -> str:
+        """Return the name of an item, without the id of a missing question_id."""
+        return super().label(index, {} if record["question_id"] == UNKNOWN else record)
 
     def counts_forms(self, settings: Any) -> bool:
-        """Return False: code has no answers."""
+        """Return False: code lacks answers."""
         return False
 
     def count(self, records: Sequence[Mapping[str, Any]], settings: Any) -> dict[str, Any]:
@@ -105,9 +105,9 @@ def _record(fields: Mapping[str, Any], response: str) -> dict[str, Any]:
 
 
 def most_certain(confidences: Sequence[float | None]) -> int:
-    """Index of the highest confidence, the first of equal ones and of unknown ones alone."""
-    known = [value for value in confidences if value is not None]
-    return confidences.index(max(known)) if known else 0
+    """Return the index of the highest confidence, the first of equal ones; 0 without any."""
+    known_values = [value for value in confidences if value is not None]
+    return confidences.index(max(known_values)) if known_values else 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class LivecodeSelect(CodeSelection):
         return certain_candidates(fields, context.settings.best_n)
 
     def ways(self, candidates: Candidates, choice: Choice, context: Context) -> dict[str, Chooser]:
-        """Return this way alone: code has no answers to compare."""
+        """Return only this way: code lacks answers to compare."""
         return {self.way: lambda n: most_certain(candidates.confidences[:n])}
 
 
@@ -186,7 +186,7 @@ class LivecodeParse(CodeSelection):
     report = System.report
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
-        return Candidates(fields, selection.responses(fields, "output", 1))
+        return Candidates(fields, selection.read_responses(fields, "output", 1))
 
 
 LIVECODE_SELECT, LIVECODE_PARSE = LivecodeSelect(), LivecodeParse()

@@ -53,7 +53,7 @@ class _Irregular(Exception):
 
 
 def sanitise(answer: str) -> str:
-    r"""The one spelling of a math answer.
+    r"""Return the one spelling of a math answer.
 
     `$42$`, `42.0` and `42` are "42"; `\dfrac12`, `1/2`, `.5` and `0.5` are "0.5"; `3 \%` is "3";
     `1,000` is "1000"; `π/2` and `\frac{\pi}{2}` are `\pi/2`.
@@ -90,7 +90,7 @@ def _regular(text: str) -> str:
 
 
 def _braced_roots(text: str) -> str:
-    r"""`\sqrt3` as `\sqrt{3}`."""
+    r"""Return a text with `\sqrt{3}` for `\sqrt3`."""
     head, *tails = text.split(r"\sqrt")
     if "" in tails:  # nothing under the root
         raise _Irregular
@@ -99,7 +99,7 @@ def _braced_roots(text: str) -> str:
 
 
 def _braced_fractions(text: str) -> str:
-    r"""`\frac12` and `\frac1{2}` as `\frac{1}{2}`; all or none of the text's fractions."""
+    r"""Return a text with `\frac{1}{2}` for `\frac12` and `\frac1{2}`, in all fractions or none."""
     head, *tails = text.split(r"\frac")
     out = [head]
     for tail in tails:
@@ -117,15 +117,15 @@ def _braced_fractions(text: str) -> str:
 
 
 def _divisions(text: str) -> str:
-    r"""`\frac{a}{b}` as `a/b`, where neither part holds a closing brace.
+    r"""Return a text with `a/b` for `\frac{a}{b}`, where neither part has a closing brace.
 
-    Both parts end at the next closing brace, so all of those are found once: a regular expression
-    would look for them again from every `\frac{`.
+    Both parts end at the next closing brace, so all braces are located once: a regular expression
+    would search for them again from every `\frac{`.
     """
     closing = [at for at, character in enumerate(text) if character == "}"]
 
-    def part(start: int) -> int | None:
-        """Where the part that starts here ends; None if it is empty or open."""
+    def part_end(start: int) -> int | None:
+        """Return the end of the part that starts here; None if it is empty or open."""
         rank = bisect.bisect_left(closing, start)
         return closing[rank] if rank < len(closing) and closing[rank] > start else None
 
@@ -133,10 +133,10 @@ def _divisions(text: str) -> str:
     start = text.find(FRACTION)
     while start >= 0:
         top = start + len(FRACTION)
-        top_end = part(top)
+        top_end = part_end(top)
         if top_end is not None and text.startswith("{", top_end + 1):
             bottom = top_end + 2
-            bottom_end = part(bottom)
+            bottom_end = part_end(bottom)
             if bottom_end is not None:
                 out += [text[done:start], text[top:top_end], "/", text[bottom:bottom_end]]
                 done = bottom_end + 1
@@ -145,7 +145,7 @@ def _divisions(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    """A number as Python prints it, whole ones without a point; other text as it is."""
+    """Return a number as Python prints it, whole ones without a point; other text as it is."""
     try:
         number = float(text)
     except ValueError:
@@ -154,14 +154,14 @@ def _number(text: str) -> str:
 
 
 def arithmetic_value(text: str) -> float | None:
-    """What Python's numbers make of `text`: literals, `+ - * / // % **` and parentheses.
+    """Evaluate a text of numbers, `+ - * / // % **` and parentheses, as Python does.
 
-    None for everything else, and for a value that a float cannot hold.
+    None for everything else, and for a value outside of a float's range.
     """
     if len(text) > LONGEST:
         return None
     try:
-        with warnings.catch_warnings():  # of "1/2or3", which is no arithmetic anyway
+        with warnings.catch_warnings():  # for "1/2or3", which is refused below
             warnings.simplefilter("ignore")
             tree = ast.parse(text.strip(), mode="eval")
         return float(_value(tree.body))
@@ -181,7 +181,7 @@ def _value(node: ast.expr) -> Number:
             return _power(_value(left), _value(right))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
             return BINARY[type(op)](_value(left), _value(right))
-    raise ValueError(f"{type(node).__name__} is no arithmetic")
+    raise ValueError(f"{type(node).__name__} is not arithmetic")
 
 
 def _power(base: Number, exponent: Number) -> Number:

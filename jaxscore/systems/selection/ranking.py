@@ -1,9 +1,9 @@
-"""Chooses between responses by confidence: the highest one, or a vote weighted by rank.
+"""Choices between responses by confidence: the highest one, or a vote weighted by rank.
 
 Best-of-N by self-certainty and Borda voting (Kang et al., arXiv 2502.18581). Selecting takes the
 response with the highest confidence among those with an extractable answer. Voting ranks all by
 confidence, gives rank r (from 0) of n responses (n - r)^power votes, and pools the votes of equal
-answers: power 0 is the majority vote, a high power comes near selecting.
+answers: power 0 is the majority vote; a high power approximates selecting.
 """
 
 import bisect
@@ -19,17 +19,16 @@ NOTHING_EXTRACTABLE, NO_CONFIDENCE = "no_answer", "no_confidence"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """A response, and how it was chosen.
+    """A chosen response.
 
     Attributes:
-        index: from 0.
-        confidence: of that response; of a vote, its answer's votes.
-        answered: whether it has what is looked for: an extractable answer, code.
-        within_noise: whether rounding could turn its answer; None if the noise is not known.
-        fallback: why something else than the confidences, votes or reply decided; None if these
-            did.
-        notes: irregularities, in words.
-        error: why it cannot be used.
+        index: the response's index, from 0.
+        confidence: the response's confidence; for a vote, its answer's votes.
+        answered: True if it has an extractable answer, or code.
+        within_noise: True if rounding could change the chosen answer; None if noise is unknown.
+        fallback: the reason why confidences, votes or the reply did not decide; None if they did.
+        notes: the irregularities of the item.
+        error: the reason why it cannot be used.
     """
 
     index: int
@@ -46,35 +45,33 @@ def select(
     answers: Sequence[str | None],
     noise: float | None = None,
 ) -> Choice:
-    """The highest confidence among the responses with an answer, the first of equal ones.
+    """Return the highest confidence among the responses with an answer, the first of equal ones.
 
-    Unknown confidences rank last; if all answers' are unknown, the first answer is taken.
-    Without any answer, the first response, at a confidence of -1e9 as published.
+    Unknown confidences rank last; if those of all answers are unknown, the first answer is taken.
+    Without any answer it is the first response, with the published confidence -1e9.
 
     Args:
-        noise: how far rounding moves a confidence. Within it lies a choice whose confidence is
-            by at most twice that above the best of the responses with another answer.
+        noise: the rounding error of a confidence. A choice is within it if its confidence is at
+            most twice that above the best response with another answer.
     """
     answered = [index for index, answer in enumerate(answers) if answer is not None]
     if not answered:
-        return Choice(0, NO_ANSWER, False, _not_turned(noise), NOTHING_EXTRACTABLE)
+        within_noise = None if noise is None else False
+        return Choice(0, NO_ANSWER, False, within_noise, NOTHING_EXTRACTABLE)
     ranked = _ranked(confidences)
     index = max(answered, key=ranked.__getitem__)  # the first of equal ones
-    turned = None
+    is_within_noise = None
     if noise is not None:
         others = [ranked[at] for at in answered if answers[at] != answers[index]]
-        turned = margins.within(margins.lead([ranked[index], *others]), noise)
-    found = confidences[index]
-    return Choice(index, found, True, turned, NO_CONFIDENCE if found is None else None)
-
-
-def _not_turned(noise: float | None) -> bool | None:
-    """`Choice.within_noise` of what confidences have no part in."""
-    return None if noise is None else False
+        is_within_noise = margins.within(margins.lead([ranked[index], *others]), noise)
+    confidence = confidences[index]
+    return Choice(
+        index, confidence, True, is_within_noise, NO_CONFIDENCE if confidence is None else None
+    )
 
 
 def _ranked(confidences: Sequence[float | None]) -> list[float]:
-    """What responses are ranked by: an unknown confidence is below all others."""
+    """Return the values that rank responses: an unknown confidence is below all others."""
     return [-math.inf if value is None else value for value in confidences]
 
 
@@ -85,31 +82,30 @@ def vote(
     same: Callable[[str, str], bool] | None = None,
     noise: float | None = None,
 ) -> Choice:
-    """The first response of the answer with the most votes, the first of equal ones.
+    """Return the first response of the answer with the most votes, the first of equal ones.
 
-    Responses without an answer hold their rank and their votes are lost; those of equal
-    confidence are ranked as they stand, unknown confidences last. Where those of all answers are
-    unknown, the votes hang on the order of the list, unless the power is 0.
+    Responses without an answer keep their rank, but their votes are lost. Responses of equal
+    confidence rank in their order, unknown confidences last. If those of all answers are unknown,
+    the votes depend on the order of the list, unless the power is 0.
 
     Args:
-        same: whether two unequal answers are the same after all; compares each distinct answer
-            with those before it, of which the first that is the same gets the votes.
-        noise: how far rounding moves a confidence. Within it lies a choice that could lose to
+        same: the comparison of two answers of different spellings; each distinct answer is
+            compared with those before it, and the first equal one gets its votes.
+        noise: the rounding error of a confidence. A choice is within it if it could lose to
             another answer, see `_could_lose`.
 
     Raises:
-        OverflowError: votes are more than a float64 holds.
+        OverflowError: votes exceed the range of float64.
     """
     n = len(answers)
     ranked = _ranked(confidences)
     order = sorted(range(n), key=ranked.__getitem__, reverse=True)  # equal ones keep their order
     worth = {index: (n - rank) ** power for rank, index in enumerate(order)}
-    # Added in the order of the list, since a different order may round differently, and a tie
-    # may hang on that.
+    # Added in the order of the list, since another order may round differently and break a tie.
     votes: dict[int, float] = {}
-    first: dict[str, int] = {}  # of each distinct answer, where it first stands
-    pooled: dict[str, int] = {}  # and where its votes go
-    voters: dict[int, list[int]] = {}  # the responses whose votes are there
+    first: dict[str, int] = {}  # distinct answer -> index of its first response
+    pooled: dict[str, int] = {}  # distinct answer -> index that gets its votes
+    voters: dict[int, list[int]] = {}  # that index -> its voters
     for index, answer in enumerate(answers):
         if answer is None:
             continue
@@ -122,56 +118,56 @@ def vote(
         votes[pooled[answer]] = votes.get(pooled[answer], 0.0) + worth[index]
         voters.setdefault(pooled[answer], []).append(index)
     if not votes:
-        return Choice(0, 0.0, False, _not_turned(noise), NOTHING_EXTRACTABLE)
-    most = max(votes.values())
-    if math.isinf(most):
-        raise OverflowError(most)
-    best = min(at for at, count in votes.items() if count == most)
-    turned = None if noise is None else _could_lose(best, voters, ranked, power, noise)
+        return Choice(0, 0.0, False, None if noise is None else False, NOTHING_EXTRACTABLE)
+    most_votes = max(votes.values())
+    if math.isinf(most_votes):
+        raise OverflowError(most_votes)
+    best = min(at for at, count in votes.items() if count == most_votes)
+    is_within_noise = None if noise is None else _could_lose(best, voters, ranked, power, noise)
     pairs = zip(confidences, answers, strict=True)
-    known = power == 0 or any(c is not None for c, answer in pairs if answer is not None)
-    return Choice(best, most, True, turned, None if known else NO_CONFIDENCE)
+    is_decided = power == 0 or any(c is not None for c, answer in pairs if answer is not None)
+    return Choice(best, most_votes, True, is_within_noise, None if is_decided else NO_CONFIDENCE)
 
 
 def _could_lose(
     best: int, voters: dict[int, list[int]], ranked: Sequence[float], power: float, noise: float
 ) -> bool:
-    """Whether another answer could have as many votes as the winner, by bounds on the two.
+    """Return True if another answer could have as many votes as the winner, by bounds on both.
 
-    Confidences that are more than twice the noise apart keep their order. The bounds let each
-    answer have the worst or best ranks that leaves, without regard to the others', so they may
-    doubt a choice that no single shift of the confidences would turn, and never the reverse.
+    Confidences more than twice the noise apart keep their order. The bounds give each answer the
+    worst or best ranks that this permits, independently of the other answers, so they may doubt a
+    choice that no joint shift of the confidences would change, but never the reverse.
     """
-    fewest, _ = _bounds(voters[best], ranked, power, noise)
-    for at, own in voters.items():
-        _, most = _bounds(own, ranked, power, noise)
-        if at != best and (most > fewest or (most == fewest and at < best)):
+    lower, _ = _bounds(voters[best], ranked, power, noise)
+    for at, responses in voters.items():
+        _, upper = _bounds(responses, ranked, power, noise)
+        if at != best and (upper > lower or (upper == lower and at < best)):
             return True
     return False
 
 
 def _bounds(
-    own: Sequence[int], ranked: Sequence[float], power: float, noise: float
+    responses: Sequence[int], ranked: Sequence[float], power: float, noise: float
 ) -> tuple[float, float]:
-    """The fewest and the most votes of an answer.
+    """Return the lower and upper bound of an answer's votes.
 
-    Its responses are interchangeable: the k-th best of them has k of its own before it, and of
-    the others those that are surely, or possibly, more certain.
+    Its responses are interchangeable: the k-th best ranks after k of them and after the other
+    responses that are surely, or possibly, more certain.
     """
-    n, mine = len(ranked), set(own)
-    others = sorted(value for at, value in enumerate(ranked) if at not in mine)
-    fewest, most = [], []
-    for k, value in enumerate(sorted((ranked[at] for at in own), reverse=True)):
+    n, own_indices = len(ranked), set(responses)
+    others = sorted(value for at, value in enumerate(ranked) if at not in own_indices)
+    lower, upper = [], []
+    for k, value in enumerate(sorted((ranked[at] for at in responses), reverse=True)):
         surely = k + len(others) - bisect.bisect_right(others, value + 2 * noise)
         possibly = k + len(others) - bisect.bisect_left(others, value - 2 * noise)
         ends = [(n - surely) ** power, (n - possibly) ** power]
-        fewest.append(min(ends))
-        most.append(max(ends))
-    return math.fsum(fewest), math.fsum(most)
+        lower.append(min(ends))
+        upper.append(max(ends))
+    return math.fsum(lower), math.fsum(upper)
 
 
 def majority(
     answers: Sequence[str | None], same: Callable[[str, str], bool] | None = None
 ) -> Callable[[int], int]:
-    """The vote in which each of the first N responses has one voice, as a function of N."""
+    """Return the unweighted vote among the first N responses as a function of N."""
     return lambda n: vote([None] * len(answers[:n]), answers[:n], 0.0, same).index

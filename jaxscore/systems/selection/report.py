@@ -28,7 +28,7 @@ COUNTS = {
 
 
 def report(source: Source) -> Document:
-    """The report of a run."""
+    """Return the report of a run."""
     record = source.record
     by = f": {record['chosen_by']}" if "chosen_by" in record else ""
     rows = record.get("accuracy", [])
@@ -53,7 +53,7 @@ def report(source: Source) -> Document:
 
 
 def _unreadable_card(record: Mapping[str, Any]) -> list[Card]:
-    """The responses without a readable answer, which the shares next to it count as wrong."""
+    """Return the card of responses without a readable answer, which shares count as wrong."""
     if not _unreadable(summary := record["summary"], record):
         return []
     note = f"of {summary['n_compared']:,} responses; they count as wrong"
@@ -61,19 +61,21 @@ def _unreadable_card(record: Mapping[str, Any]) -> list[Card]:
 
 
 def _cards(rows: Sequence[Mapping[str, Any]]) -> list[Card]:
-    """Each way of choosing among the largest N."""
-    most = max((row["best_n"] for row in rows), default=0)
+    """Return a card for each way of choosing among the largest N."""
+    largest_n = max((row["best_n"] for row in rows), default=0)
     return [
-        estimate_card(f"{row['way']}, N = {most}", row["accuracy"], "items")
+        estimate_card(f"{row['way']}, N = {largest_n}", row["accuracy"], "items")
         for row in rows
-        if row["best_n"] == most and row["accuracy"].n >= ENOUGH
+        if row["best_n"] == largest_n and row["accuracy"].n >= ENOUGH
     ]
 
 
 def _counted(summary: Mapping[str, Any]) -> str:
-    """What was decided, and how."""
+    """Return a sentence with the counts of decisions and fallbacks."""
     counts = [
-        f"{summary[name]} {what}" for name, what in COUNTS.items() if summary.get(name) is not None
+        f"{summary[name]} {description}"
+        for name, description in COUNTS.items()
+        if summary.get(name) is not None
     ]
     whys = [f"{n} `{name}`" for name, n in summary.get("fallbacks", {}).items() if n]
     fallbacks = f"; fallbacks: {', '.join(whys)}" if whys else ""
@@ -81,7 +83,7 @@ def _counted(summary: Mapping[str, Any]) -> str:
 
 
 def _accuracy(record: Mapping[str, Any]) -> list[str]:
-    """Shares of right choices by N and, of a vote, by power."""
+    """Return shares of right choices by N and, of a vote, by power."""
     parts = ["## Share of right choices"]
     if "accuracy" not in record:
         return [*parts, "No item was graded: no field with gold was named."]
@@ -94,7 +96,7 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
     if n < ENOUGH:
         return [*parts, f"{n} items have gold, which is too few for a share."]
     if "no_share" in record:
-        return [*parts, f"There is no share: {text(record['no_share'])}."]
+        return [*parts, f"Shares are undefined: {text(record['no_share'])}."]
     rows = record["accuracy"]
     parts += [f"{line}." for line in _unreadable(record["summary"], record)]
     parts += [
@@ -111,7 +113,7 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
 
 
 def _by_power(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The same of votes of other powers."""
+    """Return the same of votes of other powers."""
     if not rows or rows[0]["accuracy"].n < ENOUGH:
         return []
     return [
@@ -157,7 +159,7 @@ def count_responses(records: Sequence[Mapping[str, Any]], best_n: int) -> dict[s
 def printed_lines(
     summary: Mapping[str, Any], details: Mapping[str, Any], fallbacks: Mapping[str, str]
 ) -> list[str]:
-    """What a choice was made between, what did not decide it, and how often it is right."""
+    """Return lines on the considered responses, the fallbacks and the shares of right choices."""
     lines = _unreadable(summary, details)
     lines += [_line_of_n(summary)] if "best_n" in summary else []
     lines += [
@@ -175,7 +177,7 @@ def printed_lines(
 
 
 def _unreadable(summary: Mapping[str, Any], details: Mapping[str, Any]) -> list[str]:
-    """Return the line on responses without a readable answer, if shares count these."""
+    """Return a line on responses without a readable answer, if shares count these."""
     if "no_share" in details:
         return []
     return unreadable_line(summary.get("n_unreadable", 0), summary.get("n_compared", 0))
@@ -185,9 +187,9 @@ def _line_of_n(summary: Mapping[str, Any]) -> str:
     n = summary["best_n"]
     if "most_responses" not in summary:
         return f"N = {n}: what is after the first {n} responses of an item is left out"
-    fewest, most = summary["fewest_responses"], summary["most_responses"]
+    fewest, largest = summary["fewest_responses"], summary["most_responses"]
     n_with_more = summary["n_with_more"]
-    each = f"{most} responses each" if fewest == most else f"{fewest} to {most} responses"
+    each = f"{largest} responses each" if fewest == largest else f"{fewest} to {largest} responses"
     left = "all of them are considered"
     if n_with_more:
         left = (
@@ -197,7 +199,7 @@ def _line_of_n(summary: Mapping[str, Any]) -> str:
 
 
 def _accuracy_lines(details: Mapping[str, Any]) -> list[str]:
-    """Shares of right choices: by N, and of a vote by power for the largest N."""
+    """Return shares of right choices: by N, and of a vote by power for the largest N."""
     rows = details.get("accuracy", [])
     if not rows or rows[0]["accuracy"].n < ENOUGH:
         return []

@@ -37,7 +37,7 @@ from jaxscore.systems.selection.ranking import (
 from jaxscore.systems.selection.symbolic import MOST_LIMITS, MOST_TIMEOUTS, TIME_LIMIT
 
 DAY = 86400.0  # seconds
-POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # graded beside the power of the run
+POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # graded in addition to the run's power
 TAKEN = {
     NOTHING_EXTRACTABLE: "so the first is taken",
     NO_CONFIDENCE: "so their order in the list decides",
@@ -46,8 +46,8 @@ TAKEN = {
 
 def _read(fields: Mapping[str, Any], best_n: int) -> Candidates:
     """Read candidates without their answers, which cost more."""
-    found = certain_candidates(fields, best_n)
-    return dataclasses.replace(found, noise=selection.noise(fields))
+    candidates = certain_candidates(fields, best_n)
+    return dataclasses.replace(candidates, noise=selection.read_noise(fields))
 
 
 class RankedSelection(Selection):
@@ -59,18 +59,18 @@ class RankedSelection(Selection):
     }
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
-        found = _read(fields, context.settings.best_n)
-        answers = self.read_answers(fields, found.responses, context)
-        return dataclasses.replace(found, answers=answers)
+        candidates = _read(fields, context.settings.best_n)
+        answers = self.read_answers(fields, candidates.responses, context)
+        return dataclasses.replace(candidates, answers=answers)
 
     @abc.abstractmethod
     def rank(self, candidates: Candidates, context: Context) -> Choice:
-        """Choose without notes."""
+        """Return the choice, without notes."""
 
     def choose(self, candidates: Candidates, context: Context) -> Choice:
-        """Choose, and note irregularities and why something else than confidences decided."""
+        """Choose a response, and note irregularities and the reason of a fallback."""
         choice = self.rank(candidates, context)
-        notes = selection.oddities(candidates.responses, candidates.confidences)
+        notes = selection.list_oddities(candidates.responses, candidates.confidences)
         if choice.fallback is not None:
             notes.insert(0, f"{self.fallbacks[choice.fallback]}, {TAKEN[choice.fallback]}")
         return dataclasses.replace(choice, notes=notes)
@@ -130,13 +130,13 @@ class VoteSettings(AnswerSettings):
 
 
 class VoteRecord(CertainRecord, total=False):
-    """As of `select`, with votes in place of the confidence."""
+    """The record of `select`, with votes in place of the confidence."""
 
     confidence: Annotated[float | None, Metric("votes of the chosen response", "votes")]
 
 
 def _ending_of_select(items: Items, settings: SelectSettings) -> str:
-    """Return an end with the number of responses, and the rule if that is not the default."""
+    """Return the end of the output's name: the number of responses, and a rule if not default."""
     return f"-confidence-{_n_responses(items, settings.best_n)}{settings.rule_ending}"
 
 
@@ -186,8 +186,8 @@ class Select(RankedSelection):
                     all of them
       Where no response has an answer, the first one is kept, at -1e9 as published;
       where none with an answer has a confidence, the first of them, at null. These
-      fallbacks are counted apart. A response that is null has no answer; a
-      confidence that is null ranks last.
+      fallbacks are counted apart. A response that is null counts as unanswered;
+      a confidence that is null ranks last.
       N and what it leaves out are printed. Next to OUT are OUT.run.json
       and the report: OUT_report.md, OUT_report.json and, for a browser,
       OUT_report.html (OUT.report.md where OUT does not end in .json). The default
@@ -200,7 +200,7 @@ class Select(RankedSelection):
     and an oracle's, and is in the report. Answers are compared as `vote` does; the
     last sentence has to hold the gold as whole words. Responses without a readable
     answer count as wrong, and are counted next to the shares. If no response has
-    one, there is no share, and the exit code is 1.
+    one, shares are undefined, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
@@ -264,7 +264,7 @@ class Vote(RankedSelection):
     2, 4, ... N responses is printed next to the first sample's, a majority vote's,
     an oracle's and votes of other powers, and is in the report. Responses without a
     readable answer count as wrong, and are counted next to the shares. If no
-    response has one, there is no share, and the exit code is 1.
+    response has one, shares are undefined, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
@@ -299,11 +299,13 @@ class Vote(RankedSelection):
         confidences, texts = candidates.confidences, candidates.texts
         same = context.same(candidates)
 
-        def by(power: float) -> Chooser:
+        def vote_with(power: float) -> Chooser:
             return lambda n: vote(confidences[:n], texts[:n], power, same).index
 
         powers = _powers(context.settings)
-        return {self.way: by(context.settings.power)} | {w: by(p) for w, p in powers.items()}
+        return {self.way: vote_with(context.settings.power)} | {
+            w: vote_with(p) for w, p in powers.items()
+        }
 
 
 def _powers(settings: VoteSettings) -> dict[str, float]:

@@ -30,15 +30,15 @@ UNVERIFIED = (
     "Math-Verify is not installed, so expressions were compared as text; pip install math-verify "
     "'antlr4-python3-runtime==4.11.*'"
 )
-# Of one item, after which its answers are compared as text: questions without a reply in time,
-# and time limits that all its questions may take together, since many may each need nearly one.
+# Limits of an item, after which its answers are compared as text: questions without a reply in
+# time, and the total time of its questions in time limits, since many may each need nearly one.
 MOST_TIMEOUTS, MOST_LIMITS = 3, 12
 
 
 class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]):
-    """Compares answers of one item after another; a context manager that owns the process.
+    """A context manager that compares answers item by item and owns the libraries' processes.
 
-    A process is started by the first question for its library, so items without one cost nothing.
+    The first question for a library starts its process, so items without questions cost nothing.
 
     Attributes:
         is_unverified: True if Math-Verify is not installed, and this item needs it.
@@ -52,7 +52,7 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
             library: RestartedProcess(functools.partial(_started, time_limit, library))
             for library in (SYMPY, MATH_VERIFY)
         }
-        # By library: if it can work with a text, and if it finds two of them equal.
+        # library and text(s) -> if the library can parse it, and if it compares two as equal
         self._known: dict[tuple[str, str], bool] = {}
         self._equal: dict[tuple[str, str, str], bool] = {}
         self._are_equal = functools.lru_cache(1 << 16)(
@@ -70,20 +70,20 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
         return self._are_equal
 
     def next_item(self) -> None:
-        """Forget how much time the last item took."""
+        """Reset the time budget and notes for a new item."""
         self.timeouts, self._seconds, self.is_unverified = 0, 0.0, False
 
     @property
     def exhausted(self) -> bool:
-        """Whether this item has had its time, so that what is new to it is compared as text."""
+        """True if this item's time is used up, so that new pairs are compared as text."""
         return self.timeouts >= MOST_TIMEOUTS or self._seconds >= MOST_LIMITS * self.time_limit
 
-    def equal(self, one: str, other: str) -> bool:
-        """Whether SymPy makes the difference of two sanitised answers less than 0.001.
+    def equal(self, first: str, second: str) -> bool:
+        """Return True if SymPy makes the difference of two sanitised answers less than 0.001.
 
         False if it cannot read one of them, or runs out of time.
         """
-        pair = (expression(one), expression(other))
+        pair = (expression(first), expression(second))
         return pair[0] == pair[1] or self._compare(SYMPY, *pair)
 
     def verify(self, gold: str, answer: str) -> bool:
@@ -99,20 +99,20 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
         self.is_unverified = True
         return False
 
-    def _compare(self, library: str, one: str, other: str) -> bool:
-        if max(len(one), len(other)) > LONGEST:
+    def _compare(self, library: str, first: str, second: str) -> bool:
+        if max(len(first), len(second)) > LONGEST:
             return False
-        if (library, one, other) not in self._equal:
-            are_known = self._is_known(library, one) and self._is_known(library, other)
+        if (library, first, second) not in self._equal:
+            are_known = self._is_known(library, first) and self._is_known(library, second)
             if not are_known or self.exhausted:
                 return False
-            reply = self._ask(library, {"compare": (one, other)})
-            self._equal[library, one, other] = reply is not None and reply["equal"]
-        return self._equal[library, one, other]
+            reply = self._ask(library, {"compare": (first, second)})
+            self._equal[library, first, second] = reply is not None and reply["equal"]
+        return self._equal[library, first, second]
 
     def _is_known(self, library: str, text: str) -> bool:
-        # Alone first: a text that hangs by itself is then set aside, and cannot take its time
-        # again from every answer it is compared with.
+        # Checked alone first: a text that hangs the parser is then excluded, and does not time out
+        # again for every answer it is compared with.
         if (library, text) not in self._known:
             if self.exhausted:
                 return False
@@ -121,7 +121,7 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
         return self._known[library, text]
 
     def _ask(self, library: str, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the reply; None without one in time, or if the process died of the question."""
+        """Return the reply; None after the time limit, or if the question ended the process."""
         worker = self._workers[library]
         worker.start()
         started = time.monotonic()
@@ -132,8 +132,7 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
 
 
 def _started(time_limit: float, library: str) -> ChildProcess:
-    # A fixed hash seed: the order of SymPy's sets, and with it what simplify finds, is the same
-    # every time.
+    # A fixed hash seed makes the order of SymPy's sets, and with it `simplify`, deterministic.
     process = ChildProcess(WORKER, [str(time_limit), library], {"PYTHONHASHSEED": "0"})
     started = process.started or {"missing": "no reply from its process"}
     if started["missing"] is not None:
@@ -146,16 +145,16 @@ def _started(time_limit: float, library: str) -> ChildProcess:
 
 
 def expression(answer: str) -> str:
-    """The expression in a sanitised answer, in the LaTeX that the parser reads.
+    """Return the expression in a sanitised answer, as LaTeX for the parser.
 
-    As Lewkowycz et al. (arXiv 2206.14858, appendix D) normalise final answers: the right side of
-    an equation, without boxes, text and overlines, and with braces after `frac` and `sqrt`.
+    Final answers are normalised as in Lewkowycz et al. (arXiv 2206.14858, appendix D): the right
+    side of an equation, without boxes, text and overlines, with braces after `frac` and `sqrt`.
     """
     text = answer
     if text.startswith(r"\boxed{") and text.endswith("}"):
         text = text.removeprefix(r"\boxed{")[:-1]
     text = text.rpartition("=")[2]
-    if len(text) > LONGEST:  # before the patterns below, which look for a brace from each start
+    if len(text) > LONGEST:  # the patterns below search for a brace from each start
         return text
     for command in ("text", "textbf", "overline"):
         text = re.sub(rf"\\{command}\{{(.*?)\}}", r"\1", text)

@@ -53,7 +53,7 @@ def _reply(replies: Any, answer: dict[str, Any]) -> None:
 
 def _answer(library: "Library", question: dict[str, Any]) -> dict[str, bool]:
     if "check" in question:
-        return {"known": library.known(question["check"])}
+        return {"known": library.is_readable(question["check"])}
     return {"equal": library.equal(*question["compare"])}
 
 
@@ -66,7 +66,7 @@ def _parsed(text: str) -> Any:
     return parse_latex(text)
 
 
-def _known(text: str) -> bool:
+def _is_readable(text: str) -> bool:
     from sympy import simplify
 
     try:
@@ -82,18 +82,18 @@ def _known(text: str) -> bool:
     return True
 
 
-def _equal(one: str, other: str) -> bool:
+def _equal(first: str, second: str) -> bool:
     from sympy import Abs, simplify
 
     try:
-        return bool(Abs(simplify(_parsed(one) - _parsed(other))) < TOLERANCE)
-    except Exception:  # what cannot be subtracted or compared is not equal
+        return bool(Abs(simplify(_parsed(first) - _parsed(second))) < TOLERANCE)
+    except Exception:  # expressions that cannot be subtracted or compared are not equal
         return False
 
 
 @functools.lru_cache(maxsize=1024)
 def _verifiable(text: str) -> list[Any]:
-    # Of LaTeX alone: its reader of plain expressions runs them as Python. Limits of time are ours.
+    # Only LaTeX: the reader of plain expressions runs them as Python. The parent limits the time.
     from math_verify import LatexExtractionConfig, parse
 
     reader = [LatexExtractionConfig()]
@@ -115,12 +115,12 @@ class Library(NamedTuple):
     """The functions of a library: read a text, check that it can be used, compare two."""
 
     parsed: Callable[[str], Any]
-    known: Callable[[str], bool]
+    is_readable: Callable[[str], bool]
     equal: Callable[[str, str], bool]
 
 
 LIBRARIES = {
-    "sympy": Library(_parsed, _known, _equal),
+    "sympy": Library(_parsed, _is_readable, _equal),
     "math_verify": Library(_verifiable, _is_verifiable, _verified),
 }
 

@@ -53,7 +53,7 @@ class Settings(AnswerSettings):
 
 
 def named_response(reply: str) -> int | None:
-    """The number of the last `Response k` in a reply, or None if it names none."""
+    """Return the number of the last `Response k` in a reply, or None if it names none."""
     numbers = CHOSEN.findall(reply)
     if not numbers:
         return None
@@ -79,7 +79,7 @@ class UscSelect(Selection):
 
     The last `Response k` of the reply counts. Without one, or with a k that does
     not exist, response 0 is kept. --dataset-type close is for questions with a
-    fixed answer: where the chosen response has no extractable answer, the first
+    fixed answer: where the chosen response lacks an extractable answer, the first
     response with one is kept instead.
 
     output, the same items with
@@ -87,9 +87,9 @@ class UscSelect(Selection):
       fallback      why, where the reply did not decide; counted apart:
         none_named    the reply names no response
         out_of_range  the reply names a response that does not exist
-        no_answer     the response that the reply names has no extractable answer
+        no_answer     the response that the reply names lacks an extractable answer
                       (--dataset-type close)
-      answer_form   with --dataset-type close, of an item that is not read as
+      answer_form   with --dataset-type close, for an item that is not read as
                     published, as in `select`; null without any answer
       choice_notes, considered   as in `select`
       Next to OUT are OUT.run.json and the report: OUT_report.md, OUT_report.json
@@ -103,8 +103,8 @@ class UscSelect(Selection):
     2, 4, ... N responses is printed next to the first sample's, a majority vote's
     and an oracle's, and is in the report. Answers are read as in `select` and
     compared as in `vote`. Responses without a readable answer count as wrong, and
-    are counted next to the shares. If no response has one, there is no share, and
-    the exit code is 1.
+    are counted next to the shares. If no response has one, shares are undefined,
+    and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
@@ -123,7 +123,7 @@ class UscSelect(Selection):
     fallbacks: ClassVar[Mapping[str, str]] = {
         NONE_NAMED: "the reply names no response",
         OUT_OF_RANGE: "the reply names a response that does not exist",
-        NO_ANSWER: "the response that the reply names has no extractable answer",
+        NO_ANSWER: "the response that the reply names lacks an extractable answer",
     }
 
     def counts_forms(self, settings: Settings) -> bool:
@@ -131,17 +131,17 @@ class UscSelect(Selection):
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
         """Read all responses, and their answers if these are needed."""
-        [reply] = selection.responses(fields, "output", 1)
+        [reply] = selection.read_responses(fields, "output", 1)
         if reply is None:
-            raise InputError('field "output": the reply is no text')
-        texts = selection.responses(fields, "responses")
+            raise InputError('field "output": the reply is not text')
+        texts = selection.read_responses(fields, "responses")
         answers = None
         if _is_closed(context.settings) or context.settings.gold is not None:
             answers = self.read_answers(fields, texts, context)
         return Candidates(fields, texts, answers=answers)
 
     def choose(self, candidates: Candidates, context: Context) -> Choice:
-        """Take the response that the reply names, or else one that can be kept."""
+        """Take the response that the reply names, or else a usable one."""
         texts, answers = candidates.responses, candidates.answers
         index = named_response(candidates.fields["output"][0])
         fallback = why = None
@@ -156,16 +156,16 @@ class UscSelect(Selection):
             usable = [form is not None and (boxes or form != BOX) for form in answers.forms]
             if not usable[index] and any(usable):
                 fallback = fallback or NO_ANSWER
-                why = why or f"response {index}, which the reply names, has no extractable answer"
+                why = why or f"response {index}, which the reply names, lacks an extractable answer"
                 index = usable.index(True)
         if texts[index] is None:
-            error = f'field "responses": number {index} is chosen and is no text'
+            error = f'field "responses": number {index} is chosen and is not text'
             return Choice(index, error=error)
         notes = [f"{why}, so response {index} is taken"] if why else []
         return Choice(index, answered=usable[index], fallback=fallback, notes=notes)
 
     def ways(self, candidates: Candidates, choice: Choice, context: Context) -> dict[str, Chooser]:
-        """Return the reply, which has no choice for a smaller N."""
+        """Return the reply's choice, which is undefined for a smaller N."""
         n_responses = len(candidates.responses)
         return {self.way: lambda n: choice.index if n == n_responses else None}
 
@@ -179,7 +179,7 @@ class UscSelect(Selection):
         return {**repeated(without_ids(fields)), "output": []}
 
     def count(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
-        """Count decisions, and the items without any answer."""
+        """Count decisions and items without any answer."""
         n = None
         if _is_closed(settings):
             forms = (r.get("answer_form", "") for r in records if "error" not in r)

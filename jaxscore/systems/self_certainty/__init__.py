@@ -1,4 +1,4 @@
-"""`self-certainty`: how far from uniform are a model's predictions while it reads an output?
+"""`self-certainty`: the divergence of a model's predictions for an output from uniform ones.
 
     self-certainty = mean over the output's tokens of KL(uniform || p(. | x, y<i))
                    = -1/(nV) sum_i sum_j log(V p(j | x, y<i))        (arXiv 2502.18581)
@@ -34,7 +34,7 @@ from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
-from jaxscore.systems.selection import noise as stated_noise
+from jaxscore.systems.selection import read_noise
 from jaxscore.systems.selection.answers import (
     AUTO,
     NO_READABLE_ANSWER,
@@ -69,8 +69,8 @@ OTHER_TOKENS = (
 )
 CUT = "{n} outputs were scored after an input cut at its left"
 UNSTATED = (
-    "{n} items do not say how they were computed and are kept as they are; the published script "
-    "computes in half precision and as --alignment upstream does"
+    "{n} items do not record how they were computed and are kept unchanged; the published script "
+    "computes in half precision and with the equivalent of --alignment upstream"
 )
 BATCHES_TOGETHER = 64  # planned at once: few enough that results reach the file soon
 
@@ -150,23 +150,23 @@ class Settings(IntervalSettings):
         return (self.output_field, *ID_FIELDS)
 
     def record(self) -> dict[str, Any]:
-        """The settings as a report has them; settings of grading only if outputs are graded."""
+        """Return the settings for a report; those of grading only if outputs are graded."""
         unused = {"batch_size"} if self.gold else {"batch_size", "gold", "answer_rule"}
         return {name: value for name, value in super().record().items() if name not in unused}
 
 
-def _known(record: Mapping[str, Any]) -> list[tuple[int, float]]:
-    """Place and confidence of the outputs of a stored record that have one."""
+def _scored_outputs(record: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """Return the (position, confidence) of the scored outputs of a stored record."""
     values = record["confidence_list"]
     n = len(_text(record)[1])
     if len(values) != n:
         raise InputError(f'field "confidence_list" has {len(values)} entries, expected {n}')
-    return [(place, value) for place, value in enumerate(values) if value is not None]
+    return [(k, value) for k, value in enumerate(values) if value is not None]
 
 
 def _top(record: Mapping[str, Any]) -> int | None:
-    """Place of the most certain output, the first of equal ones."""
-    return max(_known(record), key=lambda one: one[1], default=(None, 0.0))[0]
+    """Return the position of the most certain output, the first of equal ones."""
+    return max(_scored_outputs(record), key=lambda pair: pair[1], default=(None, 0.0))[0]
 
 
 def _top_output(record: Mapping[str, Any]) -> str | None:
@@ -179,30 +179,30 @@ def _top_right(record: Mapping[str, Any]) -> bool | None:
 
 
 def _lead(record: Mapping[str, Any]) -> float:
-    known = [value for _, value in _known(record)]
-    return margins.lead(known) if known else math.inf
+    values = [value for _, value in _scored_outputs(record)]
+    return margins.lead(values) if values else math.inf
 
 
 def _within_noise(record: Mapping[str, Any]) -> bool | None:
-    floor, lead = stated_noise(record), _lead(record)
+    floor, lead = read_noise(record), _lead(record)
     return None if floor is None or not math.isfinite(lead) else margins.within(lead, floor)
 
 
 def _settings(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    made = record.get("confidence_settings")
-    return made if isinstance(made, dict) else {}
+    settings = record.get("confidence_settings")
+    return settings if isinstance(settings, dict) else {}
 
 
 def _text(record: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """Input and outputs of a stored record."""
-    made = _settings(record)
-    asked = record.get(str(made.get("input_field", "model_input")), record.get("input"))
-    output_field = str(made.get("output_field", "output"))
-    return asked, require_field(dict(record), output_field, list, "the item")
+    """Return the input and the outputs of a stored record."""
+    settings = _settings(record)
+    context = record.get(str(settings.get("input_field", "model_input")), record.get("input"))
+    output_field = str(settings.get("output_field", "output"))
+    return context, require_field(dict(record), output_field, list, "the item")
 
 
 class Record(TypedDict, total=False):
-    """What an item gets; the fields from `right` on, and the three lists before, with gold."""
+    """The fields added to an item; `right`, `answer_forms` and the three lists only with gold."""
 
     confidence_list: Annotated[
         list[float | None],
@@ -230,7 +230,7 @@ class Record(TypedDict, total=False):
 
 
 class Scorable(NamedTuple):
-    """An item with the places of its outputs that can be scored, and whether to score them."""
+    """An item, the positions of its scorable outputs, and if they are still to be scored."""
 
     inputs: Inputs
     places: list[int]
@@ -238,68 +238,64 @@ class Scorable(NamedTuple):
 
 
 def window_size(items: Iterable[Scorable], batch_tokens: int) -> int:
-    """How many outputs to plan together: about `BATCHES_TOGETHER` batches of text.
+    """Return the number of outputs to plan together: about `BATCHES_TOGETHER` batches of text.
 
     Outputs of one item share its input within a window.
     """
-    n, most, characters = 0, 1, 0
-    for inputs, places, _ in items:
-        n, most = n + len(places), max(most, len(places))
-        characters += len(inputs.context) if places else 0
-        characters += sum(len(inputs.outputs[place]) for place in places)
-    at_most = BATCHES_TOGETHER * batch_tokens * CHARACTERS_PER_TOKEN
-    return min(WINDOW, max(int(at_most * n / max(1, characters)), most))
+    n, most_outputs, characters = 0, 1, 0
+    for inputs, positions, _ in items:
+        n, most_outputs = n + len(positions), max(most_outputs, len(positions))
+        characters += len(inputs.context) if positions else 0
+        characters += sum(len(inputs.outputs[k]) for k in positions)
+    max_characters = BATCHES_TOGETHER * batch_tokens * CHARACTERS_PER_TOKEN
+    return min(WINDOW, max(int(max_characters * n / max(1, characters)), most_outputs))
 
 
-Planned = tuple[Inputs, int, bool]  # an item, the place of an output, and whether it is missing
+Planned = tuple[Inputs, int, bool]  # an item, the position of an output, and if it is missing
 
 
-def _plan(items: Iterable[Scorable], window: int, *, whole: bool) -> Iterator[Planned]:
-    """The outputs to score.
+def _plan(items: Iterable[Scorable], window: int, *, whole_windows: bool) -> Iterator[Planned]:
+    """Yield the outputs to score.
 
     Args:
-        whole: with all others of their windows, as in a run from the beginning: they then have
-            the same neighbours, and with them the same last bits. The journal has the others.
+        whole_windows: if True, include the finished outputs of a window, which the journal has:
+            each output then has the batch neighbours of an uninterrupted run, and the same bits.
     """
-    outputs = ((inputs, place, missing) for inputs, places, missing in items for place in places)
+    outputs = ((inputs, k, missing) for inputs, positions, missing in items for k in positions)
     while chunk := list(itertools.islice(outputs, window)):
-        is_needed = any(missing for _, _, missing in chunk)
-        yield from (output for output in chunk if output[2] or (whole and is_needed))
+        is_needed = any(is_missing for _, _, is_missing in chunk)
+        yield from (output for output in chunk if output[2] or (whole_windows and is_needed))
 
 
 def _requests(plan: Iterable[Planned], drawn: DrawnTokens) -> Iterator[tuple[Request, bool]]:
-    """Make a request for each output, with the drawn ids of those that have them.
-
-    Yields:
-        It, and whether it is missing.
-    """
+    """Yield (request, is_missing) for each output, with its drawn ids if it has them."""
     last, context = None, None
-    for inputs, place, is_missing in plan:
+    for inputs, k, is_missing in plan:
         ids = None
-        if inputs.token_ids[place] is not None:
+        if inputs.token_ids[k] is not None:
             if inputs is not last:
-                last, context = inputs, drawn.context_ids(inputs.given)
-            ids = drawn.request_ids(inputs.given, place, context)
-        name = f"{inputs.name}, output {place + 1}"
-        yield Request(name, inputs.context, inputs.outputs[place], ids), is_missing
+                last, context = inputs, drawn.context_ids(inputs.fields)
+            ids = drawn.request_ids(inputs.fields, k, context)
+        name = f"{inputs.name}, output {k + 1}"
+        yield Request(name, inputs.context, inputs.outputs[k], ids), is_missing
 
 
-def _made_with(model: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """What records say of how they were made; None for what does not apply.
+def _provenance(model: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return the `confidence_settings` of records; None for settings that do not apply.
 
     Args:
-        model: see `made.record_facts`; what is not known is left out.
+        model: see `made.record_facts`; unknown facts are left out.
     """
     facts, names = dict(model), ("alignment", "input_field", "output_field")
     dtype = {"dtype": facts.pop("dtype")} if "dtype" in facts else {}
     out = {**facts, **{name: getattr(settings, name) for name in names}}
-    if settings.truncate is None:  # a run that may cut inputs continues one that may not
+    if settings.truncate is None:  # lets a run with truncation continue one without
         out["truncate"] = None
     return {**out, **dtype}
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
-    """The mean with its interval, and over how many outputs."""
+    """Return the mean with its interval and the number of outputs."""
     mean: Estimate = summary["mean_self_certainty"]
     n_outputs, n_scored = summary["n_outputs"], summary["n_scored"]
     if mean.mean is None:
@@ -311,12 +307,12 @@ def _headline(summary: Mapping[str, Any]) -> str:
 
 
 def _quality_line(quality: Mapping[str, Any]) -> str:
-    """How well self-certainty finds the right outputs, in one line."""
-    found = quality["confidences"].get(right_responses.SELF_CERTAINTY)
-    if found is None or found["undefined"]:
-        why = found["undefined"] if found else "no output has gold and a confidence"
-        return f"no AUROC: {why}"
-    auroc = found["auroc"]
+    """Return a line with the AUROC of self-certainty for right outputs."""
+    figures = quality["confidences"].get(right_responses.SELF_CERTAINTY)
+    if figures is None or figures["undefined"]:
+        reason = figures["undefined"] if figures else "no output has gold and a confidence"
+        return f"no AUROC: {reason}"
+    auroc = figures["auroc"]
     span = "" if auroc["low"] is None else f" ({auroc['low']:.3f} to {auroc['high']:.3f})"
     right = f"{quality['n_right']} of {quality['n_responses']} outputs are right"
     return "; ".join(
@@ -325,18 +321,18 @@ def _quality_line(quality: Mapping[str, Any]) -> str:
 
 
 def _quality_lines(quality: Mapping[str, Any]) -> list[str]:
-    """A table of the confidences, unless there are too few outputs, and the forms of answers."""
+    """Return a table of the confidences, given two outputs or more, and the forms of answers."""
     rows = [["", "AUROC", "PRR", "AURC", "ECE"]]
-    for name, one in quality["confidences"].items():
-        values = [*(one[figure]["value"] for figure in ("auroc", "prr", "aurc")), one["ece"]]
+    for name, row in quality["confidences"].items():
+        values = [*(row[figure]["value"] for figure in ("auroc", "prr", "aurc")), row["ece"]]
         rows.append([name, *("-" if value is None else f"{value:.3f}" for value in values)])
     table = [markdown.aligned(rows)] if quality["n_responses"] > 1 else []
     return [*right_responses.unreadable(quality), *table, *form_lines(quality)]
 
 
 class SelfCertainty(LenientSystem):
-    """How certain was the model of each of its outputs? The self-certainty is the mean
-    of KL(uniform || prediction) over an output's tokens, in nats per token:
+    """Compute how certain the model was of each of its outputs. Self-certainty is the
+    mean of KL(uniform || prediction) over an output's tokens, in nats per token:
     -1/(nV) sum log(V p(j | x, y<i)).
 
     input, a .json array, or a table (see --input) with these columns:
@@ -405,9 +401,9 @@ class SelfCertainty(LenientSystem):
             right_responses.read_golds(_inputs(items, settings), settings.gold)
 
     def recall(
-        self, entry: Entry, record: dict[str, Any], settings: Settings, made: Mapping[str, Any]
+        self, entry: Entry, record: dict[str, Any], settings: Settings, facts: Mapping[str, Any]
     ) -> bool | None:
-        """See `System.recall`: all confidences of an item stay, or none."""
+        """See `System.recall`: an item keeps all of its confidences or none."""
         inputs = read_inputs(entry.name, entry.item, settings)
         if inputs.error is not None:
             return True
@@ -415,36 +411,36 @@ class SelfCertainty(LenientSystem):
         is_same = (
             record.get(inputs.input_field) == inputs.context
             and record.get(settings.output_field) == inputs.outputs
-            and all(record.get(name) == inputs.given.get(name) for name in ID_FIELDS)
+            and all(record.get(name) == inputs.fields.get(name) for name in ID_FIELDS)
             and isinstance(values, list)
             and len(values) <= len(inputs.outputs)
         )
         if not is_same:
             return None
-        known = Confidence.of_record(inputs, record, measures=settings.gold is not None)
-        if known.made is not None:
-            check_made(entry.name, known.made, _made_with(made, settings))
-        return not known.missing
+        confidence = Confidence.of_record(inputs, record, measures=settings.gold is not None)
+        if confidence.settings is not None:
+            check_made(entry.name, confidence.settings, _provenance(facts, settings))
+        return not confidence.missing
 
     def score(self, lm: Any, items: Any, settings: Settings) -> Iterator[dict[str, Any]]:
         """Score each output."""
         measures, right = settings.gold is not None, None
         results: Iterator[tuple[Request, ScoredRequest]] = iter(())
         if settings.gold is not None:
-            every = list(_inputs(items, settings))
-            right = right_responses.read(every, settings.gold, settings.answer_rule)
+            all_inputs = list(_inputs(items, settings))
+            right = right_responses.grade_responses(all_inputs, settings.gold, settings.answer_rule)
 
         def scorable() -> Iterator[Scorable]:
-            for place, inputs in enumerate(_inputs(items, settings)):
+            for index, inputs in enumerate(_inputs(items, settings)):
                 places = Confidence.unknown(inputs, measures=measures).missing
-                yield Scorable(inputs, places, place not in items.recalled)
+                yield Scorable(inputs, places, index not in items.recalled)
 
         if len(items.recalled) < items.n_all:
-            made, drawn = _made_with(record_facts(lm), settings), DrawnTokens(lm)
+            provenance, drawn = _provenance(record_facts(lm), settings), DrawnTokens(lm)
             window = window_size(scorable(), lm.batch_tokens)
 
             def plan() -> Iterator[Planned]:
-                return _plan(scorable(), window, whole=lm.journal is not None)
+                return _plan(scorable(), window, whole_windows=lm.journal is not None)
 
             n = sum(1 for _ in plan())
             sent, asked = itertools.tee(_requests(plan(), drawn))
@@ -456,24 +452,24 @@ class SelfCertainty(LenientSystem):
                 for (request, is_missing), scored in zip(sent, stream, strict=True)
                 if is_missing
             )
-        for place, inputs in enumerate(_inputs(items, settings)):
-            if place in items.recalled:
-                earlier = items.recalled[place]
-                known = Confidence.of_record(inputs, earlier, measures=measures)
+        for index, inputs in enumerate(_inputs(items, settings)):
+            if index in items.recalled:
+                earlier = items.recalled[index]
+                confidence = Confidence.of_record(inputs, earlier, measures=measures)
             else:
-                known = Confidence.unknown(inputs, measures=measures)
-                for output in known.missing:
+                confidence = Confidence.unknown(inputs, measures=measures)
+                for output in confidence.missing:
                     request, scored = next(results)
-                    known.take(output, scored, made)
+                    confidence.take(output, scored, provenance)
                     lm.warnings.update(
                         _warnings(lm, drawn, inputs, output, request, scored, settings)
                     )
-            record = known.record(inputs, place)
-            yield record if right is None else {**record, **right.fields(place)}
-        next(results, None)  # ends the measured time
+            record = confidence.record(inputs, index)
+            yield record if right is None else {**record, **right.fields(index)}
+        next(results, None)  # exhaust the stream, which ends the measured time
 
     def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """One row per output."""
+        """Return one row per output."""
         name = item_label(record["processed_index"], {**record})
         errors = dict(error.split(": ", 1) for error in record.get("confidence_errors", ()))
         return [
@@ -482,19 +478,19 @@ class SelfCertainty(LenientSystem):
         ]
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
-        """The mean over all outputs, and with gold the quality of the confidences."""
+        """Return the mean over all outputs, and with gold the quality of the confidences."""
         n_items = n_outputs = n_without_ids = n_unstated = 0
         places, values, failures = array("q"), array("d"), []
         for n_items, record in enumerate(records, start=1):
             inputs = read_inputs(item_label(n_items - 1, {**record}), record, settings)
-            known = Confidence.of_record(inputs, record, measures=False)
-            scored = [k for k, value in enumerate(known.values) if value is not None]
+            confidence = Confidence.of_record(inputs, record, measures=False)
+            scored = [k for k, value in enumerate(confidence.values) if value is not None]
             places.extend([n_items] * len(scored))
-            values.extend(value for value in known.values if value is not None)
-            n_outputs += len(known.values)
+            values.extend(value for value in confidence.values if value is not None)
+            n_outputs += len(confidence.values)
             n_without_ids += sum(inputs.token_ids[k] is None for k in scored)
-            n_unstated += bool(scored) and known.made is None
-            failures += [(inputs.name, str(why)) for why in record.get("confidence_errors", ())]
+            n_unstated += bool(scored) and confidence.settings is None
+            failures += [(inputs.name, str(e)) for e in record.get("confidence_errors", ())]
         # Outputs of one item are not independent.
         mean = estimate(values, settings.n_bootstrap, settings.seed, np.array(places))
         numbers = {
@@ -509,7 +505,7 @@ class SelfCertainty(LenientSystem):
         if right is not None:
             no_line = "no AUROC: no output has a readable answer"
             headline += f"; {no_line if is_unreadable else _quality_line(details['quality'])}"
-            failures += [(item_label(k, {**records[k]}), why) for k, why in right.errors.items()]
+            failures += [(item_label(k, {**records[k]}), e) for k, e in right.errors.items()]
         warnings = {
             f"--batch-size {settings.batch_size}: of no effect; see --batch-tokens": (
                 settings.batch_size is not None
@@ -532,19 +528,22 @@ class SelfCertainty(LenientSystem):
     def _quality(
         self, records: Sequence[Mapping[str, Any]], settings: Settings
     ) -> tuple[dict[str, Any], RightResponses | None]:
-        """Details of the report on right outputs, and these; nothing without gold."""
+        """Return the report's details on right outputs, and these; empty and None without gold."""
         if settings.gold is None:
             return {}, None
-        read = functools.lru_cache(1)(records.__getitem__)  # the last one is mostly needed again
-        places = range(len(records))
-        inputs = Lazy(places, lambda k: read_inputs(item_label(k, {**read(k)}), read(k), settings))
-        known = Lazy(places, lambda k: Confidence.of_record(inputs[k], read(k), measures=True))
-        right = right_responses.read(inputs, settings.gold, settings.answer_rule)
+        # The last record is usually needed again.
+        get = functools.lru_cache(1)(records.__getitem__)
+        indices = range(len(records))
+        inputs = Lazy(indices, lambda k: read_inputs(item_label(k, {**get(k)}), get(k), settings))
+        confidences = Lazy(
+            indices, lambda k: Confidence.of_record(inputs[k], get(k), measures=True)
+        )
+        right = right_responses.grade_responses(inputs, settings.gold, settings.answer_rule)
         n_bootstrap, seed = settings.n_bootstrap, settings.seed
-        return right_responses.report(inputs, known, right, n_bootstrap, seed), right
+        return right_responses.report(inputs, confidences, right, n_bootstrap, seed), right
 
     def report(self, run: Report) -> Document:
-        """The least certain items first; see `self_certainty.report`."""
+        """Return the report, least certain items first; see `self_certainty.report`."""
         return report(run.source(items=run.records))
 
 
@@ -561,16 +560,16 @@ def _warnings(
     scored: ScoredRequest,
     settings: Settings,
 ) -> list[str]:
-    """Warnings about an output that was scored."""
+    """Return warnings about an output that was scored."""
     out = [CUT] if scored.truncated > 0 else []
     if request.token_ids is not None or scored.error is not None:
         return out
     if inputs.token_ids[output] is not None:
         return [*out, STALE_IDS]
     text, ids = inputs.outputs[output], scored.token_ids
-    if settings.alignment != "formula":  # each token is scored in place of the one before it
+    if settings.alignment != "formula":  # the scored tokens are shifted by one
         [ids] = lm.encoder.prompt_ids([text], special_tokens=False)
-    limit = length_limit(inputs.given, output)
+    limit = length_limit(inputs.fields, output)
     differs = drawn.differ(inputs.context, text, ids.tolist(), limit)
     return [*out, OTHER_TOKENS] if differs else out
 

@@ -39,26 +39,26 @@ from jaxscore.report.sections import (
 from jaxscore.systems.self_certainty import right_responses
 
 FIGURES = {"auroc": "AUROC", "prr": "PRR", "aurc": "AURC"}
-UNKNOWN = -1  # whether an output is right
+UNKNOWN = -1  # verdict of an ungraded output
 CERTAIN, PROBABLE = "self-certainty", "negative perplexity"
 DEFINITIONS = (
     "A confidence is good if right outputs have higher ones. AUROC: probability that a right "
-    "output has a higher confidence than a wrong one, equal ones counted half; 0.5 is no "
-    "information. AURC: share of wrong outputs among the k most confident, mean over all k; lower "
-    "is better. PRR (arXiv 2406.15627): the share of right outputs among the k most confident, "
-    "mean over all k, less that of all outputs, divided by the same difference with all right "
-    "outputs first; 1 is best, 0 is no information. ECE, in ten bins: of 1/perplexity alone, "
-    "since the other confidences are no probabilities. Perplexity orders outputs as the mean "
-    "log-probability does, so the two differ in ECE alone."
+    "output has a higher confidence than a wrong one, ties counted half; 0.5 is chance level. "
+    "AURC: share of wrong outputs among the k most confident, mean over all k; lower is better. "
+    "PRR (arXiv 2406.15627): the share of right outputs among the k most confident, mean over all "
+    "k, less that of all outputs, divided by the same difference with all right outputs first; 1 "
+    "is best, 0 is chance level. ECE, in ten bins: only of 1/perplexity, since the other "
+    "confidences are not probabilities. Perplexity and mean log-probability order outputs "
+    "identically, so the two differ only in ECE."
 )
 
 
 def report(source: Source) -> Document:
-    """The report of a run; its items are records as the output file has them."""
+    """Return the report of a run, whose items are the records of the output file."""
     record = source.record
     summary = record["summary"]
-    given = record["items"] if source.items is None else source.items
-    items = Lazy(range(len(given)), lambda place: _Item(given[place], record["settings"]))
+    records = record["items"] if source.items is None else source.items
+    items = Lazy(range(len(records)), lambda k: _Item(records[k], record["settings"]))
     mean: Estimate = summary["mean_self_certainty"]
     is_graded = "quality" in record and record["quality"]["n_responses"] > 1
     return Document(
@@ -87,7 +87,7 @@ def report(source: Source) -> Document:
 
 
 def _quality_cards(record: Mapping[str, Any]) -> list[Card]:
-    """The figures of self-certainty."""
+    """Return the figures of self-certainty."""
     quality = record["quality"]
     figures = quality["confidences"][CERTAIN]
     unreadable = [
@@ -102,22 +102,22 @@ def _quality_cards(record: Mapping[str, Any]) -> list[Card]:
 
 
 def _quality_charts(record: Mapping[str, Any]) -> list[Chart]:
-    """The confidences side by side, risk at coverage, reliability, and right choices by N."""
+    """Return the charts of AUROC, risk at coverage, reliability, and right choices by N."""
     quality = record["quality"]
     groups = [
         (name, _estimate(figures["auroc"], quality["n_responses"]), 0.5)
         for name, figures in quality["confidences"].items()
     ]
-    reference = "at 0.5 are no information"
+    reference = "at 0.5 are chance level"
     out = means("AUROC by confidence", groups, "outputs", label="AUROC", reference=reference)
     risks = [
-        Curve(name, [Point(one.coverage, one.risk) for one in points])
+        Curve(name, [Point(point.coverage, point.risk) for point in points])
         for name, points in quality["risk_coverage"].items()
     ]
     title, x = "Risk at coverage", "share of outputs, the most confident first"
     if svg := curves(risks, title=title, x=x, y="share wrong"):
         out.append(Chart(title, svg, "Lower is better. At the right end all outputs are counted."))
-    bins = [dataclasses.asdict(one) for one in quality["reliability"]]
+    bins = [dataclasses.asdict(point) for point in quality["reliability"]]
     ece = quality["confidences"][PROBABLE]["ece"]
     out += calibrated("Reliability of 1/perplexity", {"bins": bins, "ece": ece}, "outputs")
     return out + by_n("The most confident of N outputs", record["best_of_n"], "outputs")
@@ -128,30 +128,30 @@ def _estimate(figure: Mapping[str, Any], n: int) -> Estimate:
 
 
 def _quality_sections(record: Mapping[str, Any]) -> list[Section]:
-    """The confidences side by side."""
-    found, settings = record["quality"], record["settings"]
+    """Return the section that compares the confidences."""
+    quality, settings = record["quality"], record["settings"]
     title = "Right outputs and confidence"
     if "no_share" in record:
         return [Section(title, [f"Nothing is graded: {text(record['no_share'])}."], True)]
-    if found["n_responses"] < 2:
-        return [Section(title, [_left_out(found)], True)]
-    confidences = found["confidences"]
+    if quality["n_responses"] < 2:
+        return [Section(title, [_left_out(quality)], True)]
+    confidences = quality["confidences"]
     rows = [
-        [name, *(_figure(figures[one]) for one in FIGURES), number(figures["ece"], 4)]
+        [name, *(_figure(figures[figure]) for figure in FIGURES), number(figures["ece"], 4)]
         for name, figures in confidences.items()
     ]
     whys = {figures["undefined"] for figures in confidences.values() if figures["undefined"]}
     parts = [
-        _left_out(found),
+        _left_out(quality),
         *(f"AUROC and PRR are not defined: {why}." for why in whys),
         table(["Confidence", *FIGURES.values(), "ECE"], rows),
         f"{DEFINITIONS} Intervals hold 95% of {settings['n_bootstrap']} bootstrap draws of items, "
-        f"since outputs of one item are not independent.{_fewer_draws(found, settings)}",
+        f"since outputs of one item are not independent.{_fewer_draws(quality, settings)}",
         "### Risk at coverage",
         "Share of wrong outputs among the most confident ones.",
-        _coverage(found["risk_coverage"]),
+        _coverage(quality["risk_coverage"]),
         "### Reliability of 1/perplexity",
-        _bins(found["reliability"]),
+        _bins(quality["reliability"]),
     ]
     if (rows := record["best_of_n"]) and rows[0]["accuracy"].n >= 2:
         parts += [
@@ -167,14 +167,14 @@ def _quality_sections(record: Mapping[str, Any]) -> list[Section]:
     return [Section(title, parts, True)]
 
 
-def _left_out(found: Mapping[str, Any]) -> str:
-    n, right, items = found["n_responses"], found["n_right"], found["n_items"]
+def _left_out(quality: Mapping[str, Any]) -> str:
+    n, right, items = quality["n_responses"], quality["n_right"], quality["n_items"]
     line = f"{n} outputs of {items} items have gold and a confidence; {right} are right."
-    for unreadable in right_responses.unreadable(found):
+    for unreadable in right_responses.unreadable(quality):
         line += f" {unreadable}."
-    if more := found["n_without_confidence"]:
+    if more := quality["n_without_confidence"]:
         line += f" {more} outputs have gold and no confidence, and are left out."
-    if without := found["without_gold"]:
+    if without := quality["without_gold"]:
         line += f" {len(without)} items have no gold and are left out: "
         line += f"{', '.join(map(text, without[:SHOWN]))}"
         rest = len(without) - SHOWN
@@ -182,14 +182,14 @@ def _left_out(found: Mapping[str, Any]) -> str:
     return line
 
 
-def _figure(one: Mapping[str, Any]) -> str:
-    if one["value"] is None:
+def _figure(figure: Mapping[str, Any]) -> str:
+    if figure["value"] is None:
         return NOTHING
-    return f"{number(one['value'], 4)} ({interval(one['low'], one['high'])})"
+    return f"{number(figure['value'], 4)} ({interval(figure['low'], figure['high'])})"
 
 
-def _fewer_draws(found: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    fewest = min(one["n_draws"] for one in found["confidences"].values())
+def _fewer_draws(quality: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    fewest = min(values["n_draws"] for values in quality["confidences"].values())
     if not 0 < fewest < settings["n_bootstrap"]:
         return ""
     return f" Of AUROC and PRR {fewest} draws count; the others are all right or all wrong."
@@ -199,20 +199,20 @@ def _coverage(by_confidence: Mapping[str, Sequence[Any]]) -> str:
     first = next(iter(by_confidence.values()))
     rows = [
         [
-            f"{100 * one.coverage:.0f} %",
-            str(one.n),
+            f"{100 * point.coverage:.0f} %",
+            str(point.n),
             *(number(points[k].risk, 4) for points in by_confidence.values()),
         ]
-        for k, one in enumerate(first)
+        for k, point in enumerate(first)
     ]
     return table(["Coverage", "Outputs", *by_confidence], rows, left=0)
 
 
 def _bins(bins: Sequence[Any]) -> str:
     rows = [
-        [f"{one.low:.1f} to {one.high:.1f}", str(one.n), number(one.mean_probability, 4),
-         number(one.frequency, 4)]
-        for one in bins
+        [f"{b.low:.1f} to {b.high:.1f}", str(b.n), number(b.mean_probability, 4),
+         number(b.frequency, 4)]
+        for b in bins
     ]  # fmt: skip
     return table(["1/perplexity", "Outputs", "Mean", "Right"], rows)
 
@@ -220,13 +220,13 @@ def _bins(bins: Sequence[Any]) -> str:
 def _wrong(wrong: Sequence[Mapping[str, Any]]) -> list[Section]:
     rows = [
         [
-            text(one["name"]),
-            str(one["output"]),
-            number(one["self_certainty"], 4),
-            NOTHING if one["answer"] is None else text(one["answer"]),
-            text(str(one["text"])),
+            text(output["name"]),
+            str(output["output"]),
+            number(output["self_certainty"], 4),
+            NOTHING if output["answer"] is None else text(output["answer"]),
+            text(str(output["text"])),
         ]
-        for one in wrong
+        for output in wrong
     ]
     title = f"Wrong outputs, the most certain first ({len(rows)} shown)"
     header = ["Item", "Output", "Self-certainty", "Answer", "Text"]
@@ -238,8 +238,8 @@ class _Item:
 
     Attributes:
         prompt: the text before the outputs.
-        outputs: text, confidence, and whether it is right; None for what is not known.
-        known: the confidences.
+        outputs: (text, confidence, verdict) of each; None for unknown values.
+        confidences: the known confidences in descending order.
     """
 
     def __init__(self, record: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -249,18 +249,18 @@ class _Item:
         outputs = _list(record, settings.get("output_field", "output"))
         right = _list(record, "right")
         self.has_right = bool(right) and len(right) == len(outputs)
-        verdicts = [one if isinstance(one, bool) else None for one in right]
+        verdicts = [value if isinstance(value, bool) else None for value in right]
         values = [*_list(record, "confidence_list"), *[None] * len(outputs)]
         self.outputs: list[tuple[str, float | None, bool | None]] = [
             (str(output), values[k], verdicts[k] if self.has_right else None)
             for k, output in enumerate(outputs)
         ]
-        self.outputs.sort(key=lambda one: (one[1] is None, -(one[1] or 0.0)))
-        self.known = [value for _, value, _ in self.outputs if value is not None]
+        self.outputs.sort(key=lambda value: (value[1] is None, -(value[1] or 0.0)))
+        self.confidences = [value for _, value, _ in self.outputs if value is not None]
 
     @functools.cached_property
     def messages(self) -> list[Message]:
-        """The prompt's messages; none if no chat template wrote it."""
+        """The prompt's messages; empty if it was not written by a chat template."""
         return messages_of(self.prompt)
 
     @property
@@ -269,12 +269,12 @@ class _Item:
         return last_of_user(self.messages) or self.prompt
 
     def rows(self) -> list[Row]:
-        """The outputs as a table."""
-        most = max(self.known, default=0.0)
+        """Return the outputs as a table."""
+        highest = max(self.confidences, default=0.0)
         return [
             Row(
                 [output, _six(value)],
-                None if value is None or most <= 0 else max(0.0, value / most),
+                None if value is None or highest <= 0 else max(0.0, value / highest),
                 bool(right),
             )
             for output, value, right in self.outputs
@@ -291,21 +291,21 @@ def _six(value: float | None) -> str:
 
 
 def _charts(items: Sequence[_Item], mean: float | None) -> list[Chart]:
-    known, verdicts, leads = array("d"), array("b"), array("d")
+    known_values, verdicts, leads = array("d"), array("b"), array("d")
     for item in items:
         for _, value, is_right in item.outputs:
             if value is not None:
-                known.append(value)
+                known_values.append(value)
                 verdicts.append(UNKNOWN if is_right is None else is_right)
-        if len(item.known) > 1:
-            leads.append(item.known[0] - item.known[1])
-    values, graded = np.array(known), np.array(verdicts)
-    if (found := counts(values)) is None:
+        if len(item.confidences) > 1:
+            leads.append(item.confidences[0] - item.confidences[1])
+    values, graded = np.array(known_values), np.array(verdicts)
+    if (total := counts(values)) is None:
         return []
     label = "self-certainty, nats per token"
-    svg = histogram(found, title="Self-certainty", what="outputs", label=label, mean=mean)
+    svg = histogram(total, title="Self-certainty", what="outputs", label=label, mean=mean)
     out = [Chart("Self-certainty of all outputs", svg)]
-    right, wrong = (counts(values[graded == one], edges=found.edges) for one in (True, False))
+    right, wrong = (counts(values[graded == v], edges=total.edges) for v in (True, False))
     if right is not None and wrong is not None:
         svg = two_sided(
             right, wrong, title="Right and wrong", what="outputs", label=label,
@@ -322,21 +322,21 @@ def _charts(items: Sequence[_Item], mean: float | None) -> list[Chart]:
 def _items(source: Source, items: Sequence[_Item]) -> Items:
     keys, has_error, has_right = array("d"), array("b"), False
     for item in items:
-        keys.extend((not item.known, item.known[0] if item.known else 0.0))
+        keys.extend((not item.confidences, item.confidences[0] if item.confidences else 0.0))
         has_error.append(bool(item.record.get("confidence_errors")))
         has_right = has_right or item.has_right
     order = np.lexsort(np.array(keys).reshape(-1, 2).T[::-1])
     listed, beyond = np.split(order, [n_listed(len(order))])
-    rows = [items[place] for place in listed]
-    first = [item.outputs[0] if item.known else ("", None, None) for item in rows]
-    second = [item.known[1] if len(item.known) > 1 else None for item in rows]
+    rows = [items[k] for k in listed]
+    first = [item.outputs[0] if item.confidences else ("", None, None) for item in rows]
+    second = [item.confidences[1] if len(item.confidences) > 1 else None for item in rows]
     columns = [
         Column("Input", "text", [item.text for item in rows]),
         Column("Place", "number", [str(item.record.get("processed_index", "")) for item in rows]),
         Column("Most certain", "text", [output for output, _, _ in first]),
         Column("Best", "number", [_six(value) for _, value, _ in first], "nats per token"),
         Column("Second", "number", [_six(value) for value in second], "nats per token"),
-        Column("Scored", "number", [str(len(item.known)) for item in rows], "outputs"),
+        Column("Scored", "number", [str(len(item.confidences)) for item in rows], "outputs"),
     ]
     if has_right:
         columns.insert(3, Column("Right?", "flag", [yes_no(right) for _, _, right in first]))

@@ -1,4 +1,4 @@
-"""Which responses of items are right, and how well confidences separate them from the others."""
+"""Correctness of items' responses, and how well confidences separate right from wrong ones."""
 
 import dataclasses
 from array import array
@@ -24,7 +24,7 @@ from jaxscore.systems.selection.symbolic import SymbolicComparison
 from jaxscore.systems.self_certainty.confidences import MEASURED, Confidence, Inputs
 
 SELF_CERTAINTY, PERPLEXITY = "self-certainty", "negative perplexity"
-MOST_WRONG = 50  # wrong responses that are listed
+MOST_WRONG = 50  # maximum number of wrong responses in a report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Graded:
     """The responses of an item with gold.
 
     Attributes:
-        right: whether each response is right.
-        answers: of the responses.
-        n_unreadable: the number of outputs without a readable answer, unless gold is verdicts.
-        majority: N -> what a vote takes of the first N in which each response has one voice.
+        right: the verdict on each response.
+        answers: the answers of the responses.
+        n_unreadable: the number of outputs without a readable answer; 0 if gold is verdicts.
+        majority: N -> the choice of an unweighted vote among the first N responses.
     """
 
     right: list[bool]
@@ -46,15 +46,15 @@ class Graded:
 
 @dataclasses.dataclass
 class RightResponses:
-    """What the gold of all items says of their responses.
+    """The graded responses of all items.
 
     Attributes:
-        graded: the items with gold, by their place.
-        sizes: the numbers N of first responses that are looked at.
-        without: names of items without gold.
-        errors: place of an item -> why its gold is unusable.
-        is_unreadable: no response has a readable answer, so that none is graded.
-        is_unverified: expressions were compared as text, since Math-Verify is not installed.
+        graded: index of an item -> its graded responses, for items with gold.
+        sizes: the numbers N of first responses for which shares are computed.
+        without: the names of items without gold.
+        errors: index of an item -> the reason why its gold is unusable.
+        is_unreadable: True if every response lacks a readable answer, so that none is graded.
+        is_unverified: True if expressions were compared as text because Math-Verify is missing.
     """
 
     graded: dict[int, Graded]
@@ -64,16 +64,16 @@ class RightResponses:
     is_unreadable: bool = False
     is_unverified: bool = False
 
-    def fields(self, place: int) -> dict[str, Any]:
-        """Fields of an item's record."""
-        found = self.graded.get(place)
+    def fields(self, index: int) -> dict[str, Any]:
+        """Return fields of an item's record."""
+        graded = self.graded.get(index)
         out: dict[str, Any] = {
-            "right": None if found is None or self.is_unreadable else found.right
+            "right": None if graded is None or self.is_unreadable else graded.right
         }
-        if found is not None and found.answers.rules.forms is not None:
-            out["answer_forms"] = found.answers.forms
-        if place in self.errors:
-            out["error"] = self.errors[place]
+        if graded is not None and graded.answers.rules.forms is not None:
+            out["answer_forms"] = graded.answers.forms
+        if index in self.errors:
+            out["error"] = self.errors[index]
         return out
 
 
@@ -83,110 +83,110 @@ def read_golds(
     """Read the gold of all items.
 
     Returns:
-        The gold of the items that have one, by their place; the names of items without; and place
-        of an item -> why its gold is unusable.
+        Index of an item -> its gold; the names of items without gold; and index of an item -> the
+        reason why its gold is unusable.
 
     Raises:
         NothingUsable: no item has gold.
     """
-    known: dict[int, Gold] = {}
+    golds: dict[int, Gold] = {}
     without, errors = [], {}
-    first: Mapping[str, Any] = {}
-    for place, item in enumerate(items):
-        first = first if place else item.given
+    first_fields: Mapping[str, Any] = {}
+    for index, item in enumerate(items):
+        first_fields = first_fields if index else item.fields
         if not item.outputs:
             continue
-        code = answer_rules(item.given, first).code
+        code = answer_rules(item.fields, first_fields).code
         try:
-            found = read_gold(item.given, field, len(item.outputs), code=code)
+            gold = read_gold(item.fields, field, len(item.outputs), code=code)
         except InputError as problem:
-            errors[place] = str(problem)
+            errors[index] = str(problem)
             continue
-        if found is None:
+        if gold is None:
             without.append(item.name)
         else:
-            known[place] = found
-    if not known and not errors:
-        there = ", ".join(map(repr, first)) or "none"
+            golds[index] = gold
+    if not golds and not errors:
+        field_names = ", ".join(map(repr, first_fields)) or "none"
         raise NothingUsable(
-            f'no item has gold in field "{field}"; the first item has the fields {there}'
+            f'no item has gold in field "{field}"; the first item has the fields {field_names}'
         )
-    return known, without, errors
+    return golds, without, errors
 
 
-def read(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponses:
+def grade_responses(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponses:
     """Grade the responses of all items.
 
     Args:
-        field: of the items, with the gold.
-        rule: how answers are read, one of `answer_rules.RULES`.
+        field: the items' field with the gold.
+        rule: the rule that reads answers, one of `answer_rules.RULES`.
 
     Raises:
         NothingUsable: no item has gold.
         InputError: SymPy is needed and not installed.
     """
-    known, without, errors = read_golds(items, field)
-    first = items[0].given
-    first_n = sizes(max((len(items[place].outputs) for place in known), default=1))
+    golds, without, errors = read_golds(items, field)
+    first_fields = items[0].fields
+    first_n = sizes(max((len(items[index].outputs) for index in golds), default=1))
     graded, is_unverified = {}, False
     with SymbolicComparison() as symbolic:
-        for place, found in known.items():
+        for index, gold in golds.items():
             symbolic.next_item()
-            given, outputs = items[place].given, items[place].outputs
-            rules = answer_rules(given, first, outputs, rule, given.get(field))
+            fields, outputs = items[index].fields, items[index].outputs
+            rules = answer_rules(fields, first_fields, outputs, rule, fields.get(field))
             same = symbolic.comparison(rules)
             texts = (text if isinstance(text, str) else None for text in outputs)
             answers = read_answers(texts, rules)
             vote = majority(answers.texts, same)
-            graded[place] = Graded(
-                right=found.right(len(outputs), answers, same),
+            graded[index] = Graded(
+                right=gold.right(len(outputs), answers, same),
                 answers=answers,
-                n_unreadable=answers.n_unreadable if found.verdicts is None else 0,
+                n_unreadable=answers.n_unreadable if gold.verdicts is None else 0,
                 majority={n: vote(n) for n in first_n},
             )
             is_unverified = is_unverified or symbolic.is_unverified
-    is_unreadable = all(found.verdicts is None for found in known.values()) and not any(
-        any(one.answers.forms) for one in graded.values()
+    is_unreadable = all(gold.verdicts is None for gold in golds.values()) and not any(
+        any(responses.answers.forms) for responses in graded.values()
     )
-    is_unreadable = bool(known) and is_unreadable
+    is_unreadable = bool(golds) and is_unreadable
     return RightResponses(graded, first_n, without, errors, is_unreadable, is_unverified)
 
 
 class Responses(NamedTuple):
-    """The responses that have gold and confidences, [n] each, item by item.
+    """The responses with gold and confidences, [n] each, item by item.
 
     Attributes:
-        item, place: where each stands, both from 0.
-        right: whether it is right.
-        confidence: name -> values; higher is surer.
+        item, position: the index of the item and of the response in it, both from 0.
+        right: the verdict.
+        confidence: name -> values; higher is more certain.
     """
 
     item: np.ndarray
-    place: np.ndarray
+    position: np.ndarray
     right: np.ndarray
     confidence: dict[str, np.ndarray]
 
 
 def _responses(graded: Mapping[int, Graded], confidences: Sequence[Confidence]) -> Responses:
-    items, places, right = array("q"), array("q"), array("b")
+    items, positions, right = array("q"), array("q"), array("b")
     columns: dict[str, array[float]] = {}
-    for item, one in graded.items():
-        known = confidences[item]
-        for place, is_right in enumerate(one.right):
-            if (values := confidences_of(known, place)) is not None:
+    for item, responses in graded.items():
+        confidence = confidences[item]
+        for k, is_right in enumerate(responses.right):
+            if (values := confidences_of(confidence, k)) is not None:
                 items.append(item)
-                places.append(place)
+                positions.append(k)
                 right.append(is_right)
                 for name, value in values.items():
                     columns.setdefault(name, array("d")).append(value)
-    confidence = {name: np.array(column) for name, column in columns.items()}
-    return Responses(np.array(items), np.array(places), np.array(right, bool), confidence)
+    arrays = {name: np.array(column) for name, column in columns.items()}
+    return Responses(np.array(items), np.array(positions), np.array(right, bool), arrays)
 
 
-def confidences_of(known: Confidence, place: int) -> dict[str, float] | None:
-    """The four confidences of a response, higher being surer, or None if it was not scored."""
-    logprob, entropy, perplexity = ((known.measured or {})[name][place] for name in MEASURED)
-    value = known.values[place]
+def confidences_of(confidence: Confidence, k: int) -> dict[str, float] | None:
+    """Return the four confidences of a response (higher is more certain); None if not scored."""
+    logprob, entropy, perplexity = ((confidence.measured or {})[name][k] for name in MEASURED)
+    value = confidence.values[k]
     if value is None or logprob is None or entropy is None or perplexity is None:
         return None
     return {
@@ -200,27 +200,27 @@ def confidences_of(known: Confidence, place: int) -> dict[str, float] | None:
 def report(
     items: Sequence[Inputs],
     confidences: Sequence[Confidence],
-    found: RightResponses,
+    right_responses: RightResponses,
     n_bootstrap: int,
     seed: int,
 ) -> dict[str, Any]:
-    """The quality of each confidence, and what choosing by it is worth, as a report has them."""
-    graded = {} if found.is_unreadable else found.graded
-    responses = _responses(graded, confidences)
-    n_graded = sum(len(one.right) for one in graded.values())
-    right, groups, lists = responses.right, responses.item, responses.confidence
+    """Return a report's fields on the quality of each confidence and of choosing by it."""
+    graded = {} if right_responses.is_unreadable else right_responses.graded
+    scored = _responses(graded, confidences)
+    n_graded = sum(len(scored.right) for scored in graded.values())
+    right, groups, lists = scored.right, scored.item, scored.confidence
     enough = len(right) >= 2
     bins = forecasts.reliability(-1 / lists[PERPLEXITY], right) if enough else []
     return {
-        **({"no_share": NO_READABLE_ANSWER} if found.is_unreadable else {}),
+        **({"no_share": NO_READABLE_ANSWER} if right_responses.is_unreadable else {}),
         "quality": {
-            **count_forms(one.answers for one in found.graded.values()),
+            **count_forms(scored.answers for scored in right_responses.graded.values()),
             "n_items": len(np.unique(groups)),
             "n_responses": len(right),
             "n_right": int(right.sum()),
-            "n_unreadable": sum(one.n_unreadable for one in graded.values()),
+            "n_unreadable": sum(scored.n_unreadable for scored in graded.values()),
             "n_without_confidence": n_graded - len(right),
-            "without_gold": found.without,
+            "without_gold": right_responses.without,
             "confidences": {
                 name: {
                     **dataclasses.asdict(
@@ -238,56 +238,56 @@ def report(
                 for name, values in lists.items()
             },
         },
-        "best_of_n": _best_of_n(found, responses, n_bootstrap, seed),
-        "wrong": _wrong(items, found, responses),
+        "best_of_n": _best_of_n(right_responses, scored, n_bootstrap, seed),
+        "wrong": _wrong(items, right_responses, scored),
     }
 
 
 def unreadable(quality: Mapping[str, Any]) -> list[str]:
-    """Return the line on outputs without a readable answer, if there are any that count."""
+    """Return a line on outputs without a readable answer; empty if there are none."""
     n_outputs = quality["n_responses"] + quality["n_without_confidence"]
     return unreadable_line(quality["n_unreadable"], n_outputs)
 
 
 def _best_of_n(
-    found: RightResponses,
+    right_responses: RightResponses,
     responses: Responses,
     n_bootstrap: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """How often the most confident of the first N responses is right, see `Marks.rows`.
+    """Return the share of right choices by confidence among the first N; see `Marks.rows`.
 
-    As in `select`, among those with an extractable answer; where no response of the item has one,
+    The choice is among responses with an extractable answer, as in `select`; if an item has none,
     among all.
     """
     items, firsts = np.unique(responses.item, return_index=True)
     if not len(items):
         return []
-    marks = Marks(found.sizes)
-    for k, first, end in zip(items.tolist(), firsts, [*firsts[1:], None], strict=True):
-        places = responses.place[first:end].tolist()
-        own = {
-            name: dict(zip(places, column[first:end].tolist(), strict=True))
+    marks = Marks(right_responses.sizes)
+    for index, first, end in zip(items.tolist(), firsts, [*firsts[1:], None], strict=True):
+        positions = responses.position[first:end].tolist()
+        values = {
+            name: dict(zip(positions, column[first:end].tolist(), strict=True))
             for name, column in responses.confidence.items()
         }
-        graded = found.graded[k]
+        graded = right_responses.graded[index]
         answers = graded.answers.texts
         if all(answer is None for answer in answers):
             answers = [""] * len(answers)
 
-        def by(name: str, own: Any = own, answers: Any = answers) -> Callable[[int], int]:
-            values = [own[name].get(place) for place in range(len(answers))]
-            return lambda n: select(values[:n], answers[:n]).index
+        def choose_by(name: str, values: Any = values, answers: Any = answers) -> Any:
+            column = [values[name].get(k) for k in range(len(answers))]
+            return lambda n: select(column[:n], answers[:n]).index
 
-        ways: dict[str, Callable[[int], int | None]] = {name: by(name) for name in own}
-        marks.add(graded.right, {MAJORITY: graded.majority.get, **ways})
+        ways: dict[str, Callable[[int], int | None]] = {name: choose_by(name) for name in values}
+        marks.add_item(graded.right, {MAJORITY: graded.majority.get, **ways})
     return marks.rows(n_bootstrap, seed)
 
 
 def _wrong(
-    items: Sequence[Inputs], found: RightResponses, responses: Responses
+    items: Sequence[Inputs], right_responses: RightResponses, responses: Responses
 ) -> list[dict[str, Any]]:
-    """The wrong responses of the highest self-certainty."""
+    """Return the wrong responses with the highest self-certainty."""
     wrong = np.flatnonzero(~responses.right)
     if not len(wrong):
         return []
@@ -295,15 +295,15 @@ def _wrong(
     worst = wrong[np.argsort(-values[SELF_CERTAINTY][wrong], kind="stable")][:MOST_WRONG]
     out = []
     for k in worst:
-        item, place = int(responses.item[k]), int(responses.place[k])
+        item, output = int(responses.item[k]), int(responses.position[k])
         out.append(
             {
                 "name": items[item].name,
-                "output": place + 1,
+                "output": output + 1,
                 "self_certainty": float(values[SELF_CERTAINTY][k]),
                 "mean_logprob": float(values["mean log-probability"][k]),
-                "answer": found.graded[item].answers.answers[place],
-                "text": items[item].outputs[place],
+                "answer": right_responses.graded[item].answers.answers[output],
+                "text": items[item].outputs[output],
             }
         )
     return out

@@ -104,7 +104,7 @@ def test_equal_contexts_share_their_ids(scorers):
     ("pair", "prefix", "why"),
     [
         (("", ""), 0, "request 0: neither its context nor its continuation has a token"),
-        (("", "x"), None, "request 0: it has no context, and the tokenizer has neither"),
+        (("", "x"), None, "request 0: the context is empty, and the tokenizer has neither"),
         (("a\ud800", "b"), 0, "request 0: a text contains a lone surrogate"),
     ],
 )
@@ -165,7 +165,7 @@ def test_the_argument_add_bos_token_reaches_the_tokenizer(bos, caplog):
     assert encoder.encode(["a"]) == [[*[0] * bos, *encoder.encode(["a"], False)[0]]]
     assert not caplog.records
     loaded = model.load_model(Arguments(str(case("tiny-qwen2")), add_bos_token=bos))
-    told = "add_bos_token: the tokenizer has no BOS, so no text begins with one"
+    told = "add_bos_token: ignored, since the tokenizer lacks a BOS"
     assert [record.message for record in caplog.records] == [told] * bos
 
 

@@ -76,7 +76,9 @@ def test_answers_are_cached_as_windows_end(model, monkeypatch):
     kept = []
     monkeypatch.setattr(model, "cache_hook", type("Hook", (), {})())
     model.cache_hook.add_partial = lambda *one: kept.append(one)
-    monkeypatch.setattr(jaxscore.adapters.lm_eval, "answers", lambda *rest: _two_then_stop(*rest))
+    monkeypatch.setattr(
+        jaxscore.adapters.lm_eval, "answer_questions", lambda *rest: _two_then_stop(*rest)
+    )
     with pytest.raises(KeyboardInterrupt):
         evaluated(model, None, "choices")
     assert len(kept) == 2
@@ -84,9 +86,9 @@ def test_answers_are_cached_as_windows_end(model, monkeypatch):
 
 
 def _two_then_stop(scorer, asked, max_length, named):
-    from jaxscore.adapters.model import answers
+    from jaxscore.adapters.model import answer_questions
 
-    yield next(answers(scorer, asked[:2], max_length, named))
+    yield next(answer_questions(scorer, asked[:2], max_length, named))
     raise KeyboardInterrupt
 
 

@@ -43,9 +43,9 @@ def test_instances_names_and_scorers_give_the_same(found):
 
 
 def test_a_length_that_the_model_does_not_have(model):
-    with pytest.raises(InputError, match="max_length is 99999, and the model takes 1024 positions"):
+    with pytest.raises(InputError, match="max_length is 99999, and the model has 1024 positions"):
         JaxscoreLM(**args(max_length=99999))
-    with pytest.raises(InputError, match="max_length is 99999, and the model takes 1024 positions"):
+    with pytest.raises(InputError, match="max_length is 99999, and the model has 1024 positions"):
         JaxscoreLM(model.scorer, max_length="99999")
 
 

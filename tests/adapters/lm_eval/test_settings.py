@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from jaxscore.adapters.lm_eval.generation import settings_of
+from jaxscore.adapters.lm_eval.generation import read_settings
 from jaxscore.errors import InputError
 from jaxscore.models.weights.generation_config import GenerationDefaults
 
@@ -13,7 +13,7 @@ SAMPLES = {"do_sample": True, "temperature": 0.5}
 
 
 def settings(**kwargs):
-    return settings_of(kwargs, "</s>", 256, DEFAULTS)
+    return read_settings(kwargs, "</s>", 256, DEFAULTS)
 
 
 def test_the_checkpoints_values_stand_where_a_request_has_none():

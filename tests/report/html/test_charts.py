@@ -261,7 +261,7 @@ def test_more_than_four_curves_have_colours_and_no_lines_of_intervals():
 
 
 def test_an_axis_of_whole_numbers_has_no_ticks_between_them():
-    assert [text for _, text in Axis(0, 2, 0, 100, whole=True).ticks()] == ["0", "1", "2"]
+    assert [text for _, text in Axis(0, 2, 0, 100, is_integer=True).ticks()] == ["0", "1", "2"]
     assert [text for _, text in Axis(0, 2, 0, 100).ticks()] == ["0", "0.5", "1", "1.5", "2"]
     found = histogram(counts([1.0, 2.0]), title="t", what="items", label="x")
     ends = [
@@ -290,7 +290,7 @@ def test_a_scatter_of_counts_has_ticks_at_whole_numbers(log):
     assert "4.5" not in [*near.itertext()]
     parts = read(scatter({(4.1, 0.1): 1, (5, 0.2): 1}, title="t", labels=LABELS, logs=logs))
     assert {"4.5", "4.4"} & {*parts.itertext()}
-    wide = Axis(0.4, 300.0, 0, 100, log=True, whole=True)
+    wide = Axis(0.4, 300.0, 0, 100, log=True, is_integer=True)
     assert "0.5" not in [text for _, text in wide.ticks()]
 
 

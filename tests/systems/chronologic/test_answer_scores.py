@@ -128,7 +128,7 @@ def test_lists_of_a_table_are_json_text(tmp_path):
         ({"question_category": 7}, 'field "question_category" is a whole number, expected a str'),
         (
             {"answer_strings": [], "answer_probabilities": [], "answer_types": []},
-            "it has no answer; expected at least one",
+            "answer_strings is empty; expected at least one answer",
         ),
     ],
 )
@@ -215,7 +215,7 @@ def test_an_answer_without_tokens_is_perfect_upstream_and_fails_otherwise():
     assert (result["scores"], result["n_tokens"]) == ([-1.0, 0.0], [1, 0])
     results = records_of([QUESTION], answers, "joint")
     assert failures_of(results, "line") == [
-        ("line 1", "answer 2: it has no tokens, so it has no probability")
+        ("line 1", "answer 2: found 0 tokens, so its probability is undefined")
     ]
     assert "scores" not in results[0]
 

@@ -98,7 +98,9 @@ def test_the_page_has_tokens_that_no_record_has(scorer):
 @pytest.mark.slow
 def test_questions_that_make_no_quiz_keep_their_record(scorer):
     report = evaluate("chronologic", scorer, [WITHOUT_RIGHT_ANSWER, *QUESTIONS[:2]], mode="mcq")
-    why = "no answer is correct among those that are no negation, expected one of probability 1.0"
+    why = (
+        "no answer is correct among those that are not a negation, expected one of probability 1.0"
+    )
     assert report.items[0] == {
         "line": 1, "question": "Which city is 0?", "question_category": "cloze", "error": why,
     }  # fmt: skip

@@ -96,7 +96,7 @@ def test_questions_that_make_no_quiz():
     fewer = dataclasses.replace(many, answer_types=("x",) * 26 + ("negation",))
     assert len(quiz_of(fewer).choices) == 26
     wrong = changed(answer_probabilities=(0.9, 0.0, 0.0, 1.0))
-    assert "no answer is correct among those that are no negation" in why_not(wrong)
+    assert "no answer is correct among those that are not a negation" in why_not(wrong)
     assert quiz_of(wrong, include_negation=True, shuffle=False).correct == "D"
     none = changed(answer_probabilities=(0.0,) * 4)
     assert why_not(none, include_negation=True).startswith("no answer is correct, expected one")

@@ -234,7 +234,7 @@ def test_an_empty_answer_fails_alone(scorers, boundary):
     items = [item("q", ["Ada", ""], ["Ada", "born in", "London"], question="Where?")]
     report = evaluate("paths", scorers("tiny-qwen2"), items, boundary=boundary)
     bad, good = report.items[0]["path_evaluations"]
-    assert bad["error"] == "the answer has no tokens, so it has no probability"
+    assert bad["error"] == "the answer has 0 tokens, so its probability is undefined"
     assert report.failures == [("q: Ada -> ", bad["error"])]
     assert 0 < good["baseline_prob"] < 1
     assert 0 < good["retrieved_prob"] < 1

@@ -218,7 +218,7 @@ def test_a_tie_passes_as_it_does_in_the_published_accuracy(tmp_path):
     suite = loaded(tmp_path, queries=["a", "a"])
     results = evaluate(suite, [scored(-1.0)] * 4)
     assert [result["passed"] for result in results] == [True, True]
-    repeated = "query 'a' occurs 2 times: each occurrence gets a share of its own"
+    repeated = "query 'a' occurs 2 times: each occurrence gets a separate share"
     assert summarize(results).warnings == [repeated]
     assert summarize(evaluate(loaded(tmp_path), [scored(-1.0)] * 4)).warnings == []
 

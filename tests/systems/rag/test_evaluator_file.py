@@ -181,7 +181,7 @@ def test_nothing_is_evaluated(tmp_path):
         (("max_new_tokens: 1", "max_new_tokens: true"), "max_new_tokens is True"),
         (("use_logits: True", "use_logits: 1"), "use_logits is 1"),
         (("use_logits: True", "use_logit: True"), "unknown key use_logit; known are"),
-        (("'Yes': 1", "Yes: 1"), "label True is no text for YAML; put it in quotes"),
+        (("'Yes': 1", "Yes: 1"), "label True is not text in YAML; put it in quotes"),
         (("'Yes': 1", "'Yes': one"), "Yes is worth 'one'"),
         (("'Yes': 1", "'Yes': .nan"), "Yes is worth nan"),
         (("'Yes': 1", "'Yes': true"), "Yes is worth True"),
@@ -275,7 +275,7 @@ def test_our_files_give_the_prompts_of_the_cases_to_the_letter(name, side, model
     items = experiment_folder.load(CASES / "judge" / side, "dev").usable
     tokenizer = load_tokenizer(CASES / "models" / model)
     system = chat_template.takes_system(tokenizer)
-    [first] = pointwise.conversations(question, items[:1], system=system)
+    [first] = pointwise.render_conversations(question, items[:1], system=system)
     assert chat_template.render(tokenizer, first) == want[f"{name} {side}"]["first_prompt"]
 
 

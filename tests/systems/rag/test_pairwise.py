@@ -76,7 +76,7 @@ def test_an_opponent_that_cannot_be_used_is_named_and_the_others_are_kept(tmp_pa
     assert [(one.error or "").partition("eval_dev_out.json ")[2] for one in pairs] == [
         "", "cannot be used", "occurs 2 times", "",
     ]  # fmt: skip
-    assert len(pairwise.conversations(QUESTION, pairs, system=True)) == 2
+    assert len(pairwise.render_conversations(QUESTION, pairs, system=True)) == 2
     records = pairwise.by_texts(QUESTION, pairs, [*written("1", "2")])
     assert ["known" in record for record in records] == [True, False, False, True]
 
@@ -95,7 +95,7 @@ def test_the_order_comes_from_the_seed_and_the_q_id_alone(tmp_path):
 
 
 def test_what_is_asked_stands_in_the_order_that_was_drawn():
-    first, second = pairwise.conversations(QUESTION, [pair(False, True)], system=True)
+    first, second = pairwise.render_conversations(QUESTION, [pair(False, True)], system=True)
     assert "Answer 1: Merrow\n\nAnswer 2: theirs\n" in first[1]["content"]
     assert "Answer 1: theirs\n\nAnswer 2: Merrow\n" in second[1]["content"]
     assert "Reference answers: ['Merrow', 'Tellany']" in first[1]["content"]
@@ -131,7 +131,7 @@ def test_two_answers_that_disagree_are_a_tie():
 def test_rates_are_over_what_is_known():
     said = [((False,), ["1"]), ((True,), ["1"]), ((False,), ["3"]), ((False,), ["no"])]
     verdicts = [answered(pair(*switched), *texts) for switched, texts in said]
-    found = pairwise.findings(verdicts)
+    found = pairwise.compute_findings(verdicts)
     assert shares(found) == pytest.approx({"win": 1 / 3, "tie": 1 / 3, "lose": 1 / 3})
     assert all(one.low < 1 / 3 < one.high and one.n == 3 for one in found.estimates.values())
     assert (found.summary["n"], found.summary["n_unknown"]) == (3, 1)
@@ -141,7 +141,7 @@ def test_rates_are_over_what_is_known():
 def test_how_much_the_place_decides():
     biased = [answered(pair(False, True), "1", "1") for _ in range(3)]
     fair = answered(pair(False, True), "1", "2")
-    found = pairwise.findings([*biased, fair])
+    found = pairwise.compute_findings([*biased, fair])
     assert shares(found) == {"win": 0.25, "tie": 0.75, "lose": 0.0}
     lost = found.estimates["lose"]  # Wilson: 0 of 4 does not say that it cannot happen
     assert (lost.low, lost.high) == (0.0, pytest.approx(Z95**2 / (4 + Z95**2)))
@@ -149,12 +149,12 @@ def test_how_much_the_place_decides():
 
 
 def test_rates_over_nothing():
-    found = pairwise.findings([answered(pair(False), "?")])
+    found = pairwise.compute_findings([answered(pair(False), "?")])
     assert shares(found) == {"win": None, "tie": None, "lose": None}
     error = Generated(0, "", np.zeros(0, np.int32), None, "gone")
     good = Generated(0, "1", np.zeros(0, np.int32), "eos")
     [verdict] = pairwise.by_texts(QUESTION, [pair(False, True)], [good, error])
     assert (verdict["score"], verdict["known"], verdict["error"]) == (None, None, "gone")
-    found = pairwise.findings([verdict])
+    found = pairwise.compute_findings([verdict])
     assert found.estimates["win"].mean is None
     assert found.summary["first"] is None

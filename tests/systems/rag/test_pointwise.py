@@ -33,7 +33,7 @@ def texts(*answers: str) -> list[dict]:
 
 
 def summarise(kind, verdicts, question=MULTI):
-    return pointwise.findings(question, verdicts, IntervalSettings(), kind).summary
+    return pointwise.compute_findings(question, verdicts, IntervalSettings(), kind).summary
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_could_not_be_scored_keeps_the_others():
 
 def test_the_prompt_holds_the_references_as_python_prints_them():
     question = load(find("default_qa")).pointwise
-    [messages] = pointwise.conversations(question, [item("{question}")], system=True)
+    [messages] = pointwise.render_conversations(question, [item("{question}")], system=True)
     assert messages[1]["content"].endswith(
         "Question: who. \nGolden answer: ['a', \"it's\"] \n Generated answer: {question}"
     )
@@ -165,7 +165,7 @@ def test_the_cases(scorers, model, name):
     for side in ("ours", "theirs"):
         want = every[f"{name} {side}"]
         items = experiment_folder.load(CASES / "judge" / side, "dev").usable
-        asked = pointwise.conversations(question, items, system=system)
+        asked = pointwise.render_conversations(question, items, system=system)
         verdicts = judge.weigh(scorer, judge.Settings(evaluator=evaluator), asked)
         ids = [one.q_id for one in items]
         scores = {id: one["score"] for id, one in zip(ids, verdicts, strict=True)}
@@ -190,7 +190,7 @@ def test_whole_labels_are_the_chain_of_their_tokens(scorers):
     scorer = scorers("tiny-gpt2")
     system = chat_template.takes_system(scorer.encoder.tokenizer)
     evaluator = load(find("default_multi_qa"))
-    asked = pointwise.conversations(evaluator.pointwise, [item()], system=system)
+    asked = pointwise.render_conversations(evaluator.pointwise, [item()], system=system)
     settings = judge.Settings(evaluator=evaluator, label_score="sequence")
     [verdict] = judge.weigh(scorer, settings, asked)
     prompt = chat_template.render(scorer.encoder.tokenizer, asked[0])

@@ -79,7 +79,7 @@ def test_what_cannot_be_read_is_named_and_the_others_stay(tmp_path):
     assert rows[0]["Generator"] == "meta/llama"
     assert rows[2]["?"] == "?"
     assert [name.rsplit("/", 1)[1] for name, _ in failures] == ["a", "b", "c"]
-    assert "metric 'M' is no number" in failures[2][1]
+    assert "metric 'M' is not a number" in failures[2][1]
 
 
 def test_a_list_of_values_is_their_mean(tmp_path):

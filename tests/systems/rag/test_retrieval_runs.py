@@ -162,7 +162,7 @@ def test_a_reranked_run(tmp_path):
 
 def test_no_k_and_several_runs(tmp_path):
     write(tmp_path, "eval_dev_ranking_run.trec", RUN)
-    with pytest.raises(InputError, match="nothing says what k"):
+    with pytest.raises(InputError, match="the k of recall_k is unknown"):
         retrieval_runs.find(tmp_path, "dev", "ranking")
     (tmp_path / "eval_dev_ranking_run.trec").unlink()
     write(tmp_path, NAME, RUN)

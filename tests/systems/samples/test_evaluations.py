@@ -75,7 +75,7 @@ def test_replies_and_what_they_choose(scorers):
     assert (found.summary["n_replies"], found.facts.counts) == (3, counts)
     assert [one["responses"] for one in found.items] == [ANSWERS[:2]] * 3
     assert found.remarks == [
-        "3 replies ended at the limit, not by themselves",
+        "3 replies were cut at the limit",
         "top_p 0.5: of no effect, since temperature 0 is greedy",
     ]
     chosen = evaluate("usc-select", None, found.items)

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import transformers
 
 from jaxscore import InputError, evaluate
 from jaxscore.model_pair import DivergenceScorer
+from jaxscore.plan.requests import TextWindows, WindowedText
+from jaxscore.types.requests import Request
 from tests.conftest import CASES
 
 pytestmark = pytest.mark.numeric
@@ -104,6 +107,56 @@ def test_sums_are_those_of_perplexity_to_the_last_digit(scorers, name, settings)
             continue
         for field in ("n_windows", "n_tokens", "n_scored", "sum_logprob", "perplexity"):
             assert record[field] == document[field], field
+
+
+def test_measures_are_those_of_each_window(scorers):
+    scorer = scorers("tiny-llama3")
+    text, (bos,) = WORDS * 3, scorer.encoder.prefix
+    measures = ["rank", "varentropy", "renyi2"]
+    settings = {"max_length": N, "stride": 5, "measures": [*measures, "top_k"]}
+    [record] = evaluate("score", scorer, [text], **settings).items
+    [sequence], *_ = scorer.encoder.encode([Request("", "", text)])
+    windows = WindowedText(sequence.ids, sequence.start, TextWindows(N, 5, (bos,)))
+    scored = scorer.score_sequences(windows, measures=measures, top=5)
+    for name in measures:
+        want = np.concatenate([scores.measures[name] for scores in scored])
+        np.testing.assert_allclose(record[name], want, rtol=1e-4, err_msg=name)
+    assert record["top_id"] == np.concatenate([scores.top_id for scores in scored]).tolist()
+    whole = evaluate("score", scorer, [text], max_length=1024, measures=measures).items[0]
+    plain = evaluate("score", scorer, [text], measures=measures).items[0]
+    assert whole == {**plain, "n_windows": 1}
+
+
+def test_texts_without_a_whole_window_have_no_numbers(scorers):
+    scorer = scorers("tiny-llama3")
+    settings = {"max_length": N, "score_from": "half"}
+    measures = {"measures": ["rank", "top_k", "min_k_pp"], "unit": "word"}
+    texts = [WORDS * 3, "One two", ""]
+    report = evaluate("score", scorer, texts, against="", **settings, **measures)
+    long, short, empty = report.items
+    assert long["n_windows"] > 1
+    nothing = [None] * short["n_tokens"]
+    assert (short["n_windows"], short["sum_logprob"], short["min_k_pp"]) == (0, None, None)
+    assert short["logprob"] == short["rank"] == short["top_id"] == short["gain"] == nothing
+    assert short["word_surprisal"] == [None, None]
+    assert "is it empty" in empty["error"]
+    assert "shorter than a window: 1" in "".join(report.remarks)
+    folder = str(CASES / "models/tiny-llama3")
+    with DivergenceScorer.from_pretrained(folder, folder, reference_dtype="bfloat16") as pair:
+        report = evaluate("divergence", pair, texts[:2], **settings)
+    assert [record["mean_kl"] is None for record in report.items] == [False, True]
+
+
+def test_names_of_tokens_are_looked_up_when_they_are_read(scorers):
+    [scored] = scorers("tiny-llama3").score([WORDS], text_windows=TextWindows(N, N))
+    [plain] = scorers("tiny-llama3").score([WORDS])
+    assert not isinstance(scored.tokens, list)
+    assert scored.tokens == plain.tokens
+    assert scored.tokens[2:4] == plain.tokens[2:4]
+    copy = pickle.loads(pickle.dumps(scored))
+    assert (copy.tokens, copy) == (plain.tokens, scored)
+    assert copy.to_dict() == scored.to_dict()
+    assert isinstance(scored.to_dict()["tokens"], list)
 
 
 def test_two_models_in_windows_have_the_log_probabilities_of_each(scorers, tmp_path):

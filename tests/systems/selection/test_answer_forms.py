@@ -36,7 +36,7 @@ def test_cases_of_each_kind(system, kind):
 def test_self_certainty_grades_the_cases_alike():
     given = items(*((row["gold"], row["response"]) for row in ROWS))
     inputs = [read_inputs("item", item, Settings()) for item in given]
-    graded = right_responses.read(inputs, "gold").graded
+    graded = right_responses.grade_responses(inputs, "gold").graded
     assert [graded[k].right for k in range(len(ROWS))] == [[row["right"]] for row in ROWS]
 
 

@@ -81,7 +81,7 @@ def test_one_response_in_the_published_form_makes_no_other_wrong():
     for blank in (None, " "):
         assert answer_rules({}, {}, given["output"], gold=blank).forms is None
     known = [read_inputs("item 1", {"model_input": "q", **given}, Settings())]
-    assert right_responses.read(known, "g").graded[0].right == [True] * 3
+    assert right_responses.grade_responses(known, "g").graded[0].right == [True] * 3
     # without gold the choice is the published one
     assert evaluate("select", None, [given]).items[0]["output"] == ['{"answer": 12}']
     assert evaluate("select", None, [given], gold="g").items[0]["output"] == [boxed]
@@ -157,7 +157,7 @@ def test_without_a_readable_answer_there_is_no_share():
     assert NO_READABLE_ANSWER in report.remarks
     assert "no share" in report.headline
     assert "0.0 %" not in report.headline
-    assert "There is no share: no response" in report.markdown()
+    assert "Shares are undefined: no response" in report.markdown()
     # one readable answer, or verdicts, and there are shares again
     some = evaluate("vote", None, [*given, *items([JSON, "no"], g="19")], gold="g")
     assert some.summary["accuracy"]["oracle"].mean == pytest.approx(1 / 3)
@@ -171,7 +171,7 @@ def test_self_certainty_reads_the_same_forms():
             read_inputs("item", {"model_input": "q", "output": output, "g": "19"}, Settings())
             for output in outputs
         ]
-        return right_responses.read(known, "g", **how)
+        return right_responses.grade_responses(known, "g", **how)
 
     found = read([BOX, "It is 18"], ["no", "no"])
     assert [found.fields(place) for place in range(2)] == [

@@ -247,8 +247,8 @@ def test_odd_responses_and_confidences_are_noted():
     [first, second], _ = selected(items)
     assert first["output"] == [response("1")]
     assert notes(first) == (
-        "response 2 is no text, so it has no answer; "
-        "confidence 3, 4, 5 is no number, so it ranks last"
+        "response 2 is not text, so it is unanswered; "
+        "confidence 3, 4, 5 is not a number, so it ranks last"
     )
     assert second["error"] == 'field "confidence_list" holds no number'
     assert first["confidence_list"] == [1, 9, None, None, "Infinity"]

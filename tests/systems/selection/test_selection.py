@@ -62,15 +62,15 @@ def test_numbers_that_json_does_not_have(load):
 
 def test_responses_and_confidences():
     one = {"output": ["a", None, 3, ["b"]], "confidence_list": [1, 2.5, None, 4]}
-    assert selection.responses(one, "output") == ["a", None, None, None]
-    assert selection.responses(one, "output", 1) == ["a"]
-    assert selection.confidences(one, None, 4) == [1.0, 2.5, None, 4.0]
-    assert selection.confidences(one, 2, 2) == [1.0, 2.5]
+    assert selection.read_responses(one, "output") == ["a", None, None, None]
+    assert selection.read_responses(one, "output", 1) == ["a"]
+    assert selection.read_confidences(one, None, 4) == [1.0, 2.5, None, 4.0]
+    assert selection.read_confidences(one, 2, 2) == [1.0, 2.5]
     with pytest.raises(InputError, match="has 3 values for 4 responses"):
-        selection.confidences(one, 3, 4)
+        selection.read_confidences(one, 3, 4)
 
 
 def test_oddities():
-    assert selection.oddities(["a"], [1.0]) == []
-    assert selection.oddities(["a", None]) == ["response 2 is no text, so it has no answer"]
-    assert selection.oddities([], [None]) == ["confidence 1 is no number, so it ranks last"]
+    assert selection.list_oddities(["a"], [1.0]) == []
+    assert selection.list_oddities(["a", None]) == ["response 2 is not text, so it is unanswered"]
+    assert selection.list_oddities([], [None]) == ["confidence 1 is not a number, so it ranks last"]

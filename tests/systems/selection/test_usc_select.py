@@ -70,11 +70,15 @@ def test_notes():
     ("reply", "responses", "message"),
     [
         ([], [ANSWERED], 'field "output" is empty'),
-        ([None], [ANSWERED], 'field "output": the reply is no text'),
+        ([None], [ANSWERED], 'field "output": the reply is not text'),
         ("Response 0", [ANSWERED], 'field "output" is a string, expected a list'),
         (["Response 0"], [], 'field "responses" is empty'),
         (["Response 0"], None, 'field "responses" is null'),
-        (["Response 1"], [UNANSWERED, None], 'field "responses": number 1 is chosen and is no'),
+        (
+            ["Response 1"],
+            [UNANSWERED, None],
+            'field "responses": number 1 is chosen and is not text',
+        ),
     ],
 )
 def test_unusable_items(reply, responses, message):

@@ -99,8 +99,8 @@ def test_fields_and_names():
     assert (first.context, first.outputs) == ("a", ["b"])
     assert (second.context, second.outputs) == ("c", [])
     # what an earlier run added does not count as the item's
-    assert first.given == {"id": 7, "q": "a", "r": ["b"], "model_input": "no"}
-    assert second.given == {"q": "c", "r": []}
+    assert first.fields == {"id": 7, "q": "a", "r": ["b"], "model_input": "no"}
+    assert second.fields == {"q": "c", "r": []}
     assert inputs_of({"model_input": None, "input": "x", "output": ["y"]}).context == "x"
     with pytest.raises(InputError, match='item 1: no field "q", expected a string; there are'):
         checked_items("self-certainty", [{"input": "x", "output": ["y"]}], input_field="q")
@@ -147,10 +147,10 @@ def test_one_cut_input_marks_its_item():
     known = Confidence.unknown(inputs, measures=False)
     made = {"model": "m"}
     known.take(0, scored(1.0), made | {"truncate": None})
-    assert known.made["truncate"] is None
+    assert known.settings["truncate"] is None
     known.take(1, scored(1.0, truncated=5), made)
     known.take(2, scored(1.0), made)
-    assert known.made == {"model": "m", "truncate": "left"}
+    assert known.settings == {"model": "m", "truncate": "left"}
     assert made == {"model": "m"}
 
 
@@ -168,9 +168,9 @@ def test_outputs_without_a_confidence():
     assert record["confidence_errors"] == [
         "output 1: found null, expected a string",
         "output 2: found a whole number, expected a string",
-        "output 3: no tokens, so there is no prediction to be certain of",
-        "output 5: no tokens, so there is no prediction to be certain of",
-        "output 6: one token with nothing before it, so it is not predicted",
+        "output 3: no tokens, so nothing is predicted",
+        "output 5: no tokens, so nothing is predicted",
+        "output 6: a single token without context, so it is not predicted",
         "output 7: too long",
         "output 8: found a list, expected a string",
     ]
@@ -213,7 +213,7 @@ def test_records_of_the_published_script_are_taken_as_they_are(counted):
     report = run("self-certainty", scorer, [*ITEMS, ITEMS[0]], previous)
     assert len(seen) == 4
     assert report.items[0] == previous[0]
-    assert "1 items do not say how they were computed" in report.remarks[-1]
+    assert "1 items do not record how they were computed" in report.remarks[-1]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def known(*logprobs):
 
 
 def test_rights_and_what_is_left_out():
-    found = right_responses.read(
+    found = right_responses.grade_responses(
         items(
             {"output": [answer(1), "no", answer(2)], "g": 2},
             {"output": [answer(1)], "g": None},
@@ -62,7 +62,7 @@ def test_rights_and_what_is_left_out():
     assert found.sizes == [1, 2, 3]
     assert found.graded[0].majority == {1: 0, 2: 0, 3: 0}
     with pytest.raises(NothingUsable, match=r'no item has gold in field "h"; .* \'model_input\''):
-        right_responses.read(items({"output": ["a"]}), "h")
+        right_responses.grade_responses(items({"output": ["a"]}), "h")
 
 
 def test_the_report_of_known_confidences():
@@ -73,7 +73,7 @@ def test_the_report_of_known_confidences():
         {"output": [answer(5)]},
     )
     logprobs = ([-1.0, -0.5, None], [-3.0, -0.25], [-0.125, -2.0], [-9.0])
-    found = right_responses.read(given, "g")
+    found = right_responses.grade_responses(given, "g")
     report = right_responses.report(given, [known(*one) for one in logprobs], found, 50, 0)
     quality = report["quality"]
     assert (quality["n_items"], quality["n_responses"], quality["n_right"]) == (3, 6, 3)
@@ -107,7 +107,7 @@ def test_verdicts_on_outputs_without_answers():
     given = items(
         {"output": ["a", "b"], "g": [False, True]}, {"output": ["a", "b"], "g": [True] * 2}
     )
-    found = right_responses.read(given, "g")
+    found = right_responses.grade_responses(given, "g")
     report = right_responses.report(given, [known(-2.0, -1.0)] * 2, found, 9, 0)
     rows = {(row["way"], row["best_n"]): row["accuracy"].mean for row in report["best_of_n"]}
     assert rows["mean log-probability", 2] == 1.0
