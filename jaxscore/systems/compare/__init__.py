@@ -60,11 +60,11 @@ p, corrected by Holm's method for the number of tests:
   decisions  right or wrong: McNemar's exact test, Newcombe's interval; which
              flipped, by how much, and how many flips lie within the noise
              floor, if the runs were made with --audit-noise
-  --bytes    bits per byte of runs of score or perplexity by models with different
+  --bytes    bits per byte of runs of score or perplexity by models with other
              tokenizers: a token's bits are spread evenly over its bytes. Of all
              bytes, and of those that both runs scored; by white space, digits,
-             punctuation and letters of each script; and the 20 spans of 32 bytes
-             that differ most. perplexity lacks tokens: only the totals.
+             punctuation and letters of each script; and the 20 spans of 32
+             bytes that differ most. perplexity lacks tokens: only the totals.
   OUT.report.md is the report, OUT.report.html the page for a browser,
   OUT.report.json their data, OUT.run.json how they were made; if OUT ends in
   .json they are OUT_report.md, OUT_report.html, OUT_report.json and
