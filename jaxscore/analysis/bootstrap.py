@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from array import array
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,18 @@ class Estimate:
     mean: float | None
     low: float | None
     high: float | None
+
+    def changed_by(self, change: Callable[[float], float | None]) -> "Estimate":
+        """Return the estimate of a rising or falling function of the mean.
+
+        Such a function keeps the order of the bootstrap's draws, or reverses it.
+        """
+        mean, low, high = (
+            None if value is None else change(value) for value in (self.mean, self.low, self.high)
+        )
+        if low is not None and high is not None and low > high:
+            low, high = high, low
+        return Estimate(self.n, mean, low, high)
 
     def span(self, form: str = ".4g", before: str = ", ", after: str = "") -> str:
         """Format the interval, such as `, 95% interval 0.1 to 0.2`; empty without interval."""
@@ -111,14 +123,14 @@ def ratio(
 
     Returns:
         An estimate with n the number of pairs. The ratio is None without pairs, and the interval is
-        None if there are fewer than two pairs or all have the same ratio.
+        None if there are fewer than two pairs, all have the same ratio, or one is infinite.
     """
     top, bottom = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
     if not len(top):
         return Estimate(0, None, None, None)
     mean = float(top.sum() / bottom.sum())
     ratios = top / bottom
-    if len(top) < 2 or (ratios == ratios[0]).all():
+    if len(top) < 2 or (ratios == ratios[0]).all() or not math.isfinite(mean):
         return Estimate(len(top), mean, None, None)
     return Estimate(len(top), mean, *_interval(top, bottom, n_bootstrap, seed))
 

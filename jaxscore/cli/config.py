@@ -168,6 +168,8 @@ def _words(option: Flag, key: str, value: Any, where: str) -> list[str] | None:
         return []
     if isinstance(value, str) and option.takes_address:  # one file
         return [value]
+    if value and isinstance(value, list) and option.type.is_list:  # also of a repeated flag
+        return value
     if not isinstance(value, value_type):
         is_a = {bool: str(value).lower(), list: "a list", str: repr(value)}.get(type(value))
         raise InputError(f"{where}: {key} is {is_a or 'empty'}, expected {expected}")

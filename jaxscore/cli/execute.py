@@ -165,7 +165,12 @@ def run(system: System, args: argparse.Namespace) -> int:
             replaced = {field: name for field, name in renamed.items() if field != name}
             write_records(file, output, report, columns, args.input, metadata, replaced)
         write_reports(report)
-        _ = report.found, report.findings, report.decisions  # all read the records while open
+        _ = (
+            report.found,
+            report.findings,
+            report.decisions,
+            report.slices,
+        )  # all read the records while open
         files_read.check_unchanged()
         if not earlier.is_complete:
             remove_manifest(output)

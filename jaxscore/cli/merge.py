@@ -52,9 +52,11 @@ from jaxscore.io.upload import Upload
 from jaxscore.report.counts import counted
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
-from jaxscore.shell.flags import flag, options_of
+from jaxscore.shell.flags import ONE, flag, options_of
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
+from jaxscore.shell.settings import BY, SliceSettings
+from jaxscore.shell.slices import check_fields
 from jaxscore.shell.system import Record, System, table_columns
 from jaxscore.systems import SYSTEMS, declaration
 
@@ -79,7 +81,21 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 
 
 @dataclasses.dataclass(kw_only=True)
-class Flags(outputs.PageFlags, messages.Quiet):
+class SliceFlags:
+    """The flag of a command that adds slices to finished outputs."""
+
+    by: list[str] = flag(
+        [],
+        words=ONE,
+        expected=BY,
+        metavar="FIELD",
+        help="a table of the means for each value of this field of the items, such as a topic; may "
+        "be repeated (default: the fields that the runs named)",
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class Flags(SliceFlags, outputs.PageFlags, messages.Quiet):
     """The flags of `merge`."""
 
     folder: Path = flag(
@@ -94,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     listed = listed_shards(args.folder)
     shards, empty, missing = finished_shards(args.folder, listed)
     system = system_of(shards[0])
-    settings = settings_of(shards[0], system)
+    settings = settings_of(shards, system, args.by)
     upload = None
     if remote.address_of(args.output) is not None:
         _check_replaced(args)
@@ -108,6 +124,8 @@ def run(args: argparse.Namespace) -> int:
                 if form_of(path) in DELIMITERS:
                     header = check_header(shard, path, shards[0], header)
                 add_records(records, path, system, settings)
+        if args.by:
+            check_slices(system, settings, records, args.folder)
         for shard in empty:
             with verified(shard):
                 pass
@@ -120,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
                     columns = execute.columns_of(system, settings, has_text_ids=True)
                     execute.write_records(file, args.output, report, columns, None, header=header)
                 write_reports(report)
-                _ = report.found, report.findings, report.decisions
+                _ = report.found, report.findings, report.decisions, report.slices
             except UNREADABLE as problem:
                 raise unreadable(args.folder, shards, report, problem) from problem
             remove_manifest(args.output)
@@ -137,6 +155,7 @@ def run(args: argparse.Namespace) -> int:
         "missing": list(missing),
     }
     flags = {**first["flags"], "input": args.folder, "output": args.output}
+    flags |= {"by": list(settings.by or ())} if isinstance(settings, SliceSettings) else {}
     flags["command"] = system.name
     files = [args.output, *reports.paths]
     files.append(execute.write_manifest(flags, args.output, report, facts, reports.paths))
@@ -147,25 +166,41 @@ def run(args: argparse.Namespace) -> int:
     return messages.print_failures([(name, "is not finished") for name in missing]) or code
 
 
-def settings_of(shard: Finished, system: System) -> Any:
-    """The settings of a run, from the flags in its manifest.
+def settings_of(shards: Sequence[Finished], system: System, by: Sequence[str] = ()) -> Any:
+    """The settings of a run, from the flags in its first manifest.
+
+    Args:
+        by: fields of slices; empty for those of all shards.
 
     Raises:
-        InputError: a flag has a value that the command does not take.
+        InputError: a flag has a value that the command does not take, or the records have no means.
     """
     # Files may be gone, and decide no number of the end of a run.
     files = ("fewshot", "num_fewshot", "system_file", "system_prompts_file")
-    flags = shard.manifest["flags"]
+    flags = shards[0].manifest["flags"]
     flags = {**flags, **{name: None for name in files if name in flags}}
+    earlier = (name for shard in shards for name in shard.manifest["flags"].get("by") or ())
+    flags["by"] = [*by] or [*dict.fromkeys(earlier)]
+    if by and not issubclass(system.settings, SliceSettings):
+        raise InputError(f"--by {by[0]}: {system.name} has no means of slices; leave it out")
     try:
         return system.settings(
             **settings_flags.values(argparse.Namespace(**flags), system.settings)
         )
     except InputError as problem:
         raise InputError(
-            f"{remote.displayed(manifest_path(shard.output))}: flags that {system.name} does not "
-            f"take ({problem}); {REMEDY}"
+            f"{remote.displayed(manifest_path(shards[0].output))}: flags that {system.name} does "
+            f"not take ({problem}); {REMEDY}"
         ) from None
+
+
+def check_slices(system: System, settings: Any, records: Records, where: Path) -> None:
+    """Check the fields of --by in the records; see `check_fields`."""
+    try:
+        named = ((f"item {system.name_of(record)}", record) for record in records)
+        check_fields(system, settings, named)
+    except InputError as problem:
+        raise InputError(f"{remote.displayed(where)}: {problem}") from None
 
 
 def report_of(

@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import one_line
@@ -70,9 +70,13 @@ def print_failures(failures: Sequence[tuple[object, str]], failed: str = "failed
 def _print_error(text: str) -> None:
     """Print a line on stderr, whatever users' ids and servers' answers contain."""
     if processes.is_first():
-        encoding = sys.stderr.encoding or "utf-8"
-        shown = displayed(one_line(text))
-        print(shown.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+        _print_text(displayed(one_line(text)), sys.stderr)
+
+
+def _print_text(text: str, file: TextIO) -> None:
+    """Print a text; a character that the stream's encoding lacks is printed by its number."""
+    encoding = file.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=file)
 
 
 def close(
@@ -94,6 +98,8 @@ def close(
     _print_titled(_titled("finding", report.findings))
     for line in itertools.chain(found.lines, lines):
         print(line)
+    for line in report.slice_lines():
+        _print_text(line, sys.stdout)
     print_remarks(args, report.remarks)
     if report.lacks_texts and any(path.suffix == ".html" for path in files):
         remark(args, "the page lacks tokens and contexts: the output does not have them")

@@ -28,7 +28,7 @@ exit code: 0 written, 1 some items have failed, 2 unusable output
 
 
 @dataclasses.dataclass(kw_only=True)
-class Flags(outputs.PageFlags, messages.Quiet):
+class Flags(merge.SliceFlags, outputs.PageFlags, messages.Quiet):
     """The flags of `report`."""
 
     file: Path = flag(is_positional=True, metavar="OUT", help="output of a finished run")
@@ -48,18 +48,20 @@ def run(args: argparse.Namespace) -> int:
         )
     shard = Finished(args.file.name, args.file, manifest)
     system = merge.system_of(shard)
-    settings = merge.settings_of(shard, system)
+    settings = merge.settings_of([shard], system, args.by)
     reports = execute.report_files(system, args, args.file)
     if not reports.paths:
         raise InputError(f"{args.file}: {system.name} writes no report")
     with execute.scratch(args.file) as records:
         with verified(shard) as path:
             merge.add_records(records, path, system, settings)
+        if args.by:
+            merge.check_slices(system, settings, records, args.file)
         report = merge.report_of([shard], system, settings, records)
         try:
             with reports.opened() as write_reports:
                 write_reports(report)
-            _ = report.found, report.findings, report.decisions
+            _ = report.found, report.findings, report.decisions, report.slices
         except merge.UNREADABLE as problem:
             raise merge.unreadable(args.file, [shard], report, problem) from problem
     facts = {**manifest, OUTPUTS: execute.facts_of_files(args.file, report, reports.paths)}

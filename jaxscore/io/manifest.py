@@ -44,7 +44,7 @@ NO_FLAGS = {
 
 # Flags that do not decide what records say.
 OF_THE_RUN = frozenset(
-    "input output shard force journal quiet html no_html device mesh batch_tokens distributed "
+    "input output shard force journal quiet by html no_html device mesh batch_tokens distributed "
     "coordinator num_processes process_id join_timeout engine actors".split()
 )
 

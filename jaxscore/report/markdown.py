@@ -109,7 +109,7 @@ def _number(card: Card) -> list[str]:
 
 
 def _section(section: Section) -> list[str]:
-    return [f"## {section.title}", *section.blocks]
+    return [f"## {text(section.title)}", *section.blocks]
 
 
 def _items(items: Items | None) -> list[str]:

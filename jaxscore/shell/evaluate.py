@@ -93,5 +93,6 @@ def evaluate(
         objects = list(objects)  # which can be read once
     items = Items(system, lambda: system.read(objects), settings, is_file=False)
     system.check(items, settings)
+    items.check_slices()
     records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
@@ -97,6 +98,46 @@ class Result:
     title: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """Metadata of a number of a record whose mean `--by` reports for each value of a field.
+
+    A field may have several, each with a name:
+
+        mean_kl: Annotated[float, Mean("KL divergence, nats per token", "n_scored")]
+
+    Attributes:
+        title: the displayed name, with the unit.
+        over: field with the number's weight, such as the tokens that it is a mean over; if empty,
+            each item counts once. A mean of true and false over items is a share.
+        name: in the report, if it is not the field's.
+        value: computes the number from the record if the field itself is not it; the record then
+            has this field. None if the item does not have the number.
+        change: rising or falling function of the mean, such as the perplexity.
+        is_main: True if it comes before the others; the first one has a chart.
+        in_table: False if only the JSON file has it.
+    """
+
+    title: str
+    over: str = ""
+    name: str | None = None
+    value: Callable[[Mapping[str, Any]], float | None] | None = None
+    change: Callable[[float], float | None] | None = None
+    is_main: bool = False
+    in_table: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Total:
+    """Metadata of a count of a record that `--by` adds up for each value of a field.
+
+    Attributes:
+        title: head of its column; empty if only the JSON file has it.
+    """
+
+    title: str = ""
+
+
 class Place:
     """Metadata of a field with the record's place in the output, from 0."""
 
@@ -112,6 +153,17 @@ class NoiseFloor:
 
     entry: str
     spread: str
+
+
+def scalar_fields(record: type) -> frozenset[str]:
+    """Return the fields of a record that have one text, number or flag."""
+    scalars = {str, int, float, bool, type(None)}
+    return frozenset(
+        name
+        for name, hint in typing.get_type_hints(record).items()
+        if hint in scalars
+        or (isinstance(hint, types.UnionType) and scalars.issuperset(typing.get_args(hint)))
+    )
 
 
 def per_token_fields(record: type) -> frozenset[str]:

@@ -18,6 +18,7 @@ from jaxscore.io.json_output import json_line, to_json_value
 from jaxscore.io.tables import plain_row
 from jaxscore.shell.prompts import ExampleItem, PromptSettings
 from jaxscore.shell.settings import Settings
+from jaxscore.shell.slices import check_fields
 from jaxscore.shell.system import SHOWN, Record, System, id_field, item_fields
 
 
@@ -127,6 +128,12 @@ class Items(Sequence[Any]):
                 f"{self._first.error}"
             )
 
+    def check_slices(self, *, may_lack: bool = False) -> None:
+        """Check the fields of the setting `by`; see `check_fields`."""
+        if getattr(self._settings, "by", None):
+            items = ((entry.name, entry.extra) for entry in self.entries())
+            check_fields(self._system, self._settings, items, may_lack=may_lack)
+
     def draw(self, n: int, seed: int) -> None:
         """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
         self._undrawn = ()
@@ -217,6 +224,7 @@ def read_file(
             system, lambda: system.read(path, columns, lists), settings, prefix=prefix, limit=limit
         )
         system.check(items, settings)
+        items.check_slices(may_lack=bool(prefix))
     except MemoryError:
         raise InputError(f"{path}: a line does not fit in memory") from None
     except InputError as problem:

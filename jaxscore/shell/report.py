@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
 from jaxscore.io.json_output import Lazy, json_number
+from jaxscore.report import slices as report_slices
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import JOINTS, ON_PAGE_ALONE, WITHOUT_SPACE, Effect, Facts
-from jaxscore.shell.fields import Decision, NoiseFloor, metadata_of
+from jaxscore.shell.fields import Decision, NoiseFloor, Total, metadata_of
 from jaxscore.shell.prompts import OWN_EXAMPLES
 from jaxscore.shell.records import Records
 from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.rounding_audit import Noise
 from jaxscore.shell.settings import Settings
+from jaxscore.shell.slices import NONE, means_of, slices_of
 from jaxscore.shell.system import Record, Summary, System, result_of, unit_fields, unit_title, units
 from jaxscore.text.chat_template import IN_REASONING
 from jaxscore.types.results import Strip, data_frame
@@ -72,6 +74,11 @@ class Report(Rendered):
         """The summary of the records."""
         return self.declared.summarize(self.records, self.chosen)
 
+    @functools.cached_property
+    def slices(self) -> dict[str, Any]:
+        """The means for each value of each field of the setting `by`; see `slices_of`."""
+        return slices_of(self.declared, self.chosen, self.records)
+
     @property
     def summary(self) -> Mapping[str, Any]:
         """Numbers of all items together: name -> number or `Estimate`."""
@@ -116,6 +123,12 @@ class Report(Rendered):
         remarks += warnings[:MOST_WARNINGS]
         if n := len(warnings[MOST_WARNINGS:]):
             remarks.append(f"and {n} more remarks")
+        remarks += [
+            f"field {field!r} of --by: missing in {each['n_without']} of "
+            f"{counted(each['all']['n_items'], self.declared.what)}, whose value is {NONE}"
+            for field, each in self.slices.items()
+            if each["n_without"]
+        ]
         is_audited = self.facts.noise is not None or any(self.facts.boundaries.values())
         if is_audited and self.facts.n_runs > 1:
             remarks.append(AUDITED_PER_FILE.replace("{n}", str(self.facts.n_runs)))
@@ -242,6 +255,7 @@ class Report(Rendered):
         blank = self.answer_blank()
         return {
             "summary": found.numbers,
+            **({"slices": self.slices} if self.slices else {}),
             **found.details,
             **self._counted(),
             **({} if blank is None else {"answer_blank": blank}),
@@ -288,7 +302,24 @@ class Report(Rendered):
     @functools.cached_property
     def document(self) -> Document | None:
         """Numbers, charts, tables and items of the report, or None if there is none."""
-        return self.declared.report(self)
+        document = self.declared.report(self)
+        if document is None or not self.slices:
+            return document
+        return report_slices.with_slices(document, self.slices, self._slice_titles())
+
+    def _slice_titles(self) -> report_slices.Titles:
+        totals = metadata_of(self.declared.record, Total)
+        means = means_of(self.declared, self.chosen)
+        counts = {name: total.title for name, total in totals if total.title}
+        return report_slices.Titles(
+            self.declared.what,
+            counts,
+            {name: mean.title for name, _, mean in means if mean.in_table},
+        )
+
+    def slice_lines(self) -> list[str]:
+        """Return the tables of the setting `by` for a terminal."""
+        return [*report_slices.lines(self.slices, self._slice_titles())]
 
     def to_frame(self) -> Any:
         """A pandas DataFrame without lists; see `System.rows`.

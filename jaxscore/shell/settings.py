@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from jaxscore.errors import InputError, near
 from jaxscore.plan.requests import TextWindows
-from jaxscore.shell.flags import Flag, flag, flags_of
+from jaxscore.shell.flags import ONE, Flag, flag, flags_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,6 +152,23 @@ class IntervalSettings(ScoringSettings):
         metavar="N",
         help="draws for the 95% intervals (default 1000)",
         is_advanced=True,
+    )
+
+
+BY = "the name of a field of the items"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SliceSettings(IntervalSettings):
+    """`IntervalSettings` of a system whose record has a `Mean`."""
+
+    by: tuple[str, ...] | None = flag(
+        None,
+        words=ONE,
+        expected=BY,
+        metavar="FIELD",
+        help="add a table of the means for each value of this field of the items, such as a topic "
+        "or a condition; may be repeated. `report OUT --by FIELD` adds one to a finished output",
     )
 
 

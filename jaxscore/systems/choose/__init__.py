@@ -24,11 +24,11 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
+from jaxscore.shell.fields import PAIRED, Decision, Mean, Metric, Result
 from jaxscore.shell.flags import flag
 from jaxscore.shell.prompts import Example, JointSettings
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings
+from jaxscore.shell.settings import SliceSettings
 from jaxscore.shell.system import Aside, Summary, System, failed
 from jaxscore.systems.choose.item import FROM_ONE_HINT, LETTERS, Item
 from jaxscore.systems.choose.orders import check_orders, mean_places, order_fields, orders_of
@@ -44,7 +44,7 @@ RULES = ("", "_norm", "_pmi", "_token")  # endings of `choice`, `acc` and `skill
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(JointSettings, IntervalSettings):
+class Settings(JointSettings, SliceSettings):
     """Settings of `choose`."""
 
     boundary: Literal["joint", "separate"] = flag(
@@ -211,24 +211,39 @@ class Record(TypedDict, total=False):
             _right_from_wrong, "acc_within_noise",
         ),
         Result("accuracy"),
+        Mean("acc"),
     ]  # fmt: skip
     acc_norm: Annotated[
-        bool, Decision("the option chosen by log-probability per byte is right", is_right=True)
+        bool,
+        Decision("the option chosen by log-probability per byte is right", is_right=True),
+        Mean("acc_norm"),
     ]
-    acc_pmi: Annotated[bool | None, Decision("the option chosen by PMI is right", is_right=True)]
+    acc_pmi: Annotated[
+        bool | None,
+        Decision("the option chosen by PMI is right", is_right=True),
+        Mean("acc_pmi"),
+    ]
     acc_token: Annotated[
-        bool, Decision("the option chosen by log-probability per token is right", is_right=True)
+        bool,
+        Decision("the option chosen by log-probability per token is right", is_right=True),
+        Mean("acc_token", in_table=False),
     ]
     acc_calibrated: Annotated[
-        bool | None, Decision("the option chosen by calibrated probability is right", is_right=True)
+        bool | None,
+        Decision("the option chosen by calibrated probability is right", is_right=True),
+        Mean("acc_calibrated"),
     ]
-    chance: float
+    chance: Annotated[float, Mean("Chance")]
     skill: float
     skill_norm: float
     skill_pmi: float | None
     skill_token: float
-    brier: float
-    gold_bpb: Annotated[float, Metric("bits per byte of the right option")]
+    brier: Annotated[float, Mean("Brier score", in_table=False)]
+    gold_bpb: Annotated[
+        float,
+        Metric("bits per byte of the right option"),
+        Mean("Bits per byte of the right option"),
+    ]
     order_choices: list[int]
     order_changes: Annotated[float, Metric("share of orders in which another text is chosen")]
     place_probability: list[float]

@@ -37,7 +37,7 @@ SEARCHED = 1000  # records in which one that did not fail is looked for
 # Flags and facts that do not affect the numbers, and those that are compared elsewhere.
 NOT_COMPARED = frozenset(
     "output output_dir output_file journal quiet distributed coordinator num_processes process_id "
-    "join_timeout trust_remote_code cache_dir date config html no_html numbers noise failed "
+    "join_timeout trust_remote_code cache_dir date config html no_html by numbers noise failed "
     "input_path".split()
 )
 ENDINGS = (  # ends of a result's name, and of the file whose name its manifest has

@@ -7,11 +7,12 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.analysis.text_measures import perplexity
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import PerToken, Result
+from jaxscore.shell.fields import Mean, PerToken, Result, Total
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings, TextSettings, WindowSettings
+from jaxscore.shell.settings import SliceSettings, TextSettings, WindowSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
 from jaxscore.systems.divergence.report import report
 from jaxscore.systems.divergence.summary import NUMBERS, means_of, summarise, values_of
@@ -22,7 +23,7 @@ from jaxscore.types.results import ScoredRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(WindowSettings, TextSettings, IntervalSettings):
+class Settings(WindowSettings, TextSettings, SliceSettings):
     """Settings of `divergence`."""
 
 
@@ -42,22 +43,28 @@ class Record(TypedDict, total=False):
     entropy: PerToken[np.float32]
     reference_entropy: PerToken[np.float32]
     same_argmax: PerToken[bool]
-    mean_kl: Annotated[float, Result("mean KL divergence")]
-    mean_reverse_kl: float
-    mean_js: float
+    mean_kl: Annotated[
+        float, Result("mean KL divergence"), Mean("KL(p ‖ q), nats per token", "n_scored")
+    ]
+    mean_reverse_kl: Annotated[float, Mean("KL(q ‖ p), nats per token", "n_scored", in_table=False)]
+    mean_js: Annotated[float, Mean("Jensen-Shannon, nats per token", "n_scored", in_table=False)]
     mean_cross_entropy: float
-    mean_logprob: float
-    mean_reference_logprob: float
+    mean_logprob: Annotated[
+        float, Mean("Perplexity, p", "n_scored", "perplexity", change=perplexity)
+    ]
+    mean_reference_logprob: Annotated[
+        float, Mean("Perplexity, q", "n_scored", "reference_perplexity", change=perplexity)
+    ]
     mean_logprob_difference: float
     mean_entropy: float
     mean_reference_entropy: float
-    same_argmax_share: float
+    same_argmax_share: Annotated[float, Mean("Same most probable token", "n_scored")]
     perplexity: float
     reference_perplexity: float
     binoculars: float
     binoculars_upstream: float
-    n_tokens: int
-    n_scored: int
+    n_tokens: Annotated[int, Total()]
+    n_scored: Annotated[int, Total("tokens")]
     n_windows: int
     truncated: int
 

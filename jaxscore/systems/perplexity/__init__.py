@@ -2,7 +2,7 @@
 
 import dataclasses
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -18,10 +18,10 @@ from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import PAIRED, Metric
+from jaxscore.shell.fields import PAIRED, Mean, Metric, Total
 from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings
+from jaxscore.shell.settings import SliceSettings
 from jaxscore.shell.system import Summary, System, failed
 from jaxscore.systems.perplexity import window_bos
 from jaxscore.systems.perplexity.report import report, without_spaces
@@ -51,7 +51,7 @@ class Item:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(IntervalSettings):
+class Settings(SliceSettings):
     """Settings of `perplexity`."""
 
     max_length: int | None = flag(
@@ -86,24 +86,41 @@ class Settings(IntervalSettings):
         return {name: value for name, value in super().record().items() if name not in omitted}
 
 
+def _bits_per_word(document: Mapping[str, Any]) -> float | None:
+    """Return a record's bits per word, or None if spaces do not separate its words."""
+    words = document["begin"], document["n_bytes"], document["n_words"]
+    return None if lacks_spaces(*words) else document["bits_per_word"]
+
+
 class Record(TypedDict, total=False):
     """One output line; log-probabilities in nats."""
 
     id: str | int
     begin: str
     text_sha256: Annotated[str, PAIRED]
-    n_tokens: int
-    n_scored: int
-    n_bytes: int
-    n_words: int
+    n_tokens: Annotated[int, Total()]
+    n_scored: Annotated[int, Total("tokens")]
+    n_bytes: Annotated[int, Total("bytes")]
+    n_words: Annotated[int, Total()]
     n_windows: int
     sum_logprob: Annotated[float, Metric("log-probability of a document, nats")]
     mean_logprob: Annotated[
-        float, Metric("mean log-probability, nats per token, mean over documents")
+        float,
+        Metric("mean log-probability, nats per token, mean over documents"),
+        Mean("Perplexity per token", "n_scored", "perplexity", change=perplexity),
+        Mean("Mean log-probability, nats per token", "n_scored", in_table=False),
     ]
     perplexity: float
-    bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents", is_main=True)]
-    bits_per_word: Annotated[float, Metric("bits per word, mean over documents", is_main=True)]
+    bits_per_byte: Annotated[
+        float,
+        Metric("bits per byte, mean over documents", is_main=True),
+        Mean("Bits per byte", "n_bytes", is_main=True),
+    ]
+    bits_per_word: Annotated[
+        float,
+        Metric("bits per word, mean over documents", is_main=True),
+        Mean("Bits per word", "n_words", value=_bits_per_word),
+    ]
 
 
 def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
@@ -167,16 +184,10 @@ def summarise(numbers: Mapping[str, np.ndarray], n_bootstrap: int, seed: int) ->
     summary["n_left_out"] = summary["n_tokens"] - summary["n_scored"]
     for unit, field in UNITS.items():
         mean = ratio(nats, numbers[field], n_bootstrap, seed)
-        summary[f"bits_per_{unit}"] = _transformed(mean, bits)
+        summary[f"bits_per_{unit}"] = mean.changed_by(bits)
         name = "perplexity" if unit == "token" else f"{unit}_perplexity"
-        summary[name] = _transformed(mean, lambda nats: perplexity(-nats))
+        summary[name] = mean.changed_by(lambda nats: perplexity(-nats))
     return summary
-
-
-def _transformed(estimate: Estimate, change: Callable[[float], float | None]) -> Estimate:
-    """An estimate in another unit; a rising function keeps the order of the bootstrap's draws."""
-    ends = (estimate.mean, estimate.low, estimate.high)
-    return Estimate(estimate.n, *(None if value is None else change(value) for value in ends))
 
 
 def _warnings(numbers: Mapping[str, np.ndarray]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
+from jaxscore.analysis.text_measures import perplexity
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_input import require_field
@@ -16,12 +17,12 @@ from jaxscore.lm import Capabilities
 from jaxscore.report.counts import counted
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result
+from jaxscore.shell.fields import PAIRED, Mean, Metric, Paired, PerToken, Result, Total
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import Example, JointSettings, Prompting, PromptSettings
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import TextSettings, WindowSettings
+from jaxscore.shell.settings import SliceSettings, TextSettings, WindowSettings
 from jaxscore.shell.system import PAGE, Aside, Summary, System, failed
 from jaxscore.systems.score.against import (
     PER_TOKEN,
@@ -75,7 +76,9 @@ class ItemWithFields(Item):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings):
+class Settings(
+    WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings, SliceSettings
+):
     """Settings of `score`; see also its bases."""
 
     fixed = (
@@ -96,6 +99,11 @@ class Settings(WindowSettings, TextSettings, JointSettings, MeasureSettings, Aga
             for shot in self.fewshot
         ]
         object.__setattr__(self, "fewshot", tuple(shots))
+
+    def record(self) -> dict[str, Any]:
+        """See `Settings.record`; intervals are those of slices alone."""
+        values = super().record()
+        return values if self.by else {k: v for k, v in values.items() if k != "n_bootstrap"}
 
     def complete(self, item: Item | None, others: Mapping[str, Any]) -> Item | None:
         """See `Settings.complete`."""
@@ -161,17 +169,32 @@ class ScoreFields(TypedDict, total=False):
     entropy: PerToken[np.float32]
     self_certainty: PerToken[np.float32]
     greedy: PerToken[bool]
-    sum_logprob: Annotated[float, Metric("log-probability of a text, nats")]
+    sum_logprob: Annotated[
+        float,
+        Metric("log-probability of a text, nats"),
+        Mean("Log-probability of a text, nats", in_table=False),
+    ]
     mean_logprob: Annotated[
         float,
         Metric("mean log-probability of a text, nats per token"),
         Result("mean log-probability per token"),
+        Mean("Mean log-probability, nats per token", "n_scored"),
+        Mean("Perplexity", "n_scored", "perplexity", change=perplexity),
+        Mean("Mean log-probability, mean over texts", name="text_mean_logprob", in_table=False),
     ]
     perplexity: float
-    mean_entropy: Annotated[float, Metric("mean entropy, nats per token")]
-    mean_self_certainty: Annotated[float, Metric("mean self-certainty, nats per token")]
-    n_tokens: int
-    n_scored: int
+    mean_entropy: Annotated[
+        float,
+        Metric("mean entropy, nats per token"),
+        Mean("Entropy, nats per token", "n_scored"),
+    ]
+    mean_self_certainty: Annotated[
+        float,
+        Metric("mean self-certainty, nats per token"),
+        Mean("Self-certainty, nats per token", "n_scored", in_table=False),
+    ]
+    n_tokens: Annotated[int, Total()]
+    n_scored: Annotated[int, Total("tokens")]
     n_windows: int
     truncated: int
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxscore.analysis.text_measures import bits, perplexity
 from jaxscore.errors import InputError
 from jaxscore.report.counts import counted
-from jaxscore.shell.fields import Metric, PerToken
+from jaxscore.shell.fields import Mean, Metric, PerToken
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings
 from jaxscore.types.results import ScoredRequest
@@ -28,14 +28,27 @@ NO_GAIN = (
 )
 
 
+def _mean_gain(record: Mapping[str, Any]) -> float | None:
+    """Return the gain of a text per token; None if no token is scored after both contexts."""
+    return None if record["sum_gain"] is None else float(record["sum_gain"]) / record["n_both"]
+
+
 class AgainstFields(TypedDict, total=False):
     """Fields of a text that was also scored after another context; nats unless named otherwise."""
 
     against_logprob: PerToken[np.float32]
     gain: PerToken[np.float32]
-    sum_gain: Annotated[float, Metric("gain of a text by its context, nats")]
+    sum_gain: Annotated[
+        float,
+        Metric("gain of a text by its context, nats"),
+        Mean("Gain by the context, nats per token", "n_both", "mean_gain", value=_mean_gain),
+    ]
     gain_bits: float
-    ifd: Annotated[float, Metric("ratio of mean surprisals with and without the context (IFD)")]
+    ifd: Annotated[
+        float,
+        Metric("ratio of mean surprisals with and without the context (IFD)"),
+        Mean("IFD"),
+    ]
     ifd_ppl: float
     long_ppl: Annotated[float, Metric("perplexity of the tokens that need the context (LongPPL)")]
     n_long: int

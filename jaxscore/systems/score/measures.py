@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxscore.analysis import text_measures
 from jaxscore.errors import InputError
-from jaxscore.shell.fields import Metric, PerToken, per_token_fields
+from jaxscore.shell.fields import Mean, Metric, PerToken, per_token_fields
 from jaxscore.shell.flags import ONE, flag
 from jaxscore.shell.settings import Settings
 from jaxscore.text.decoder import TokenBytes, split_words
@@ -31,9 +31,9 @@ class MeasureFields(TypedDict, total=False):
     top_id: PerToken[list[int]]
     top_logprob: PerToken[list[float]]
     top_token: PerToken[list[str]]
-    min_k: Annotated[float, Metric("Min-K%, nats")]
-    min_k_pp: Annotated[float, Metric("Min-K%++")]
-    fast_detect: Annotated[float, Metric("Fast-DetectGPT")]
+    min_k: Annotated[float, Metric("Min-K%, nats"), Mean("Min-K%, nats")]
+    min_k_pp: Annotated[float, Metric("Min-K%++"), Mean("Min-K%++")]
+    fast_detect: Annotated[float, Metric("Fast-DetectGPT"), Mean("Fast-DetectGPT")]
     words: list[str]
     word_surprisal: list[float | None]
 
