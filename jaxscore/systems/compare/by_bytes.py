@@ -92,6 +92,7 @@ def compare_bytes(pairing: Pairing, draws: Draws, by: Sequence[str] = ()) -> Byt
     slices = {field: GroupSums() for field in by}
     for index, name, record_a, record_b, text in _paired_records(pairing, has_by=bool(by)):
         try:
+            values = {field: _value(record_a, field) for field in by}
             if not has_tokens:
                 totals = _totals_of_records(record_a, record_b)
             else:
@@ -101,8 +102,8 @@ def compare_bytes(pairing: Pairing, draws: Draws, by: Sequence[str] = ()) -> Byt
                 spans.add(name, scores)
             pairs.append({"name": name, **totals, **_means(totals)})
             places.append(index)
-            for field, sums in slices.items():
-                sums.add(_value(record_a, field), *_counted(totals))
+            for field, value in values.items():
+                slices[field].add(value, *_counted(totals))
         except InputError as problem:
             failures.append((name, str(problem)))
         except UNREADABLE as problem:  # an edited file
