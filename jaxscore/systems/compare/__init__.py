@@ -60,7 +60,7 @@ p, corrected by Holm's method for the number of tests:
   decisions  right or wrong: McNemar's exact test, Newcombe's interval; which
              flipped, by how much, and how many flips lie within the noise
              floor, if the runs were made with --audit-noise
-  --bytes    bits per byte of runs of score or perplexity by models with different
+  --bytes    bits per byte of runs of score or perplexity by models with other
              tokenizers: a token's bits are spread evenly over its bytes. Of all
              bytes, and of those that both runs scored; by white space, digits,
              punctuation and letters of each script; by value of a field of the
