@@ -14,6 +14,7 @@ from jaxscore.io.input_files import InputFiles
 from jaxscore.io.local_path import shorten_name
 from jaxscore.report.counts import counted
 from jaxscore.report.markdown import aligned
+from jaxscore.report.slices import PRINTED
 from jaxscore.shell.flags import flag, options_of
 from jaxscore.systems.compare import HELP, ComparedRuns, Settings, bytes_report
 from jaxscore.systems.compare.open_run import find_manifest, open_run
@@ -118,9 +119,16 @@ def summary_lines(compared: ComparedRuns | ComparedTable) -> list[str]:
         return lines
     lines = _differing(compared.details["differences"])
     lines += [each["verdict"] for each in compared.details["results"]]
-    if by_class := compared.details.get("by_class"):
-        rows = [[each["class"], *bytes_report.cells(each)] for each in by_class]
-        lines += ["", *aligned([["class", *bytes_report.HEADER], *rows]).splitlines(), ""]
+    groups = {"class": compared.details.get("by_class"), **compared.details.get("by", {})}
+    for title, group in groups.items():
+        if group:
+            rows = [
+                [one_line(next(iter(each.values())), 24), *bytes_report.cells(each)]
+                for each in group
+            ]
+            table = aligned([[title, *bytes_report.HEADER], *rows[:PRINTED]])
+            lines += ["", *table.splitlines()]
+    lines += [""] * any(groups.values())
     for each in compared.details["decisions"]:
         n_flips = len(compared.listed["flips"][each["name"]])
         if each["n"] < 2:

@@ -105,6 +105,33 @@ def test_runs_of_another_system_are_refused(run, two):
     assert "found a run of choose, expected runs of score or perplexity" in ran.err
 
 
+@pytest.mark.parametrize("in_extra", [False, True])
+def test_by_value_of_a_field(run, two, tmp_path, in_extra):
+    """Tables have the other fields of an item in `extra`."""
+    others = [{"topic": "sea"}, {"topic": "sea"}, {"topic": ""}]
+    fields = [{"extra": json.dumps(other)} if in_extra else other for other in others]
+    a, b = (
+        [{**tokens(k, names), **more} for k, more in enumerate(fields)]
+        for names in (BYTE_LEVEL, PIECES)
+    )
+    ran = run("compare", "--bytes", "--by", "topic", *two(a, b))
+    assert ran.code == 0, ran.err
+    rows = result(tmp_path)["by"]["topic"]
+    n_bytes = len(TEXT.encode())
+    assert {row["value"]: row["n_bytes"] for row in rows} == {"sea": 2 * n_bytes, "(none)": n_bytes}
+    assert "| sea | 132 |" in (tmp_path / "a-vs-b.report.md").read_text("utf-8")
+
+
+def test_a_field_that_is_missing_or_of_no_use_is_refused(run, two):
+    paths = two([tokens(1, BYTE_LEVEL)], [tokens(1, PIECES)])
+    ran = run("compare", "--bytes", "--by", "topic", *paths)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--by topic: no record of A has this field" in ran.err
+    ran = run("compare", "--by", "topic", *paths)
+    assert (ran.code, ran.out) == (2, "")
+    assert "tables by value of a field are those of --bytes" in ran.err
+
+
 def test_documents_have_totals_alone(run, two, tmp_path):
     a = [document(k, -10.0, n_scored=4) for k in range(8)]
     b = [document(k, -12.0 - k) for k in range(8)]

@@ -11,7 +11,7 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError, one_line
 from jaxscore.report.document import Document, Source
 from jaxscore.shell import settings as base
-from jaxscore.shell.flags import flag
+from jaxscore.shell.flags import ONE, flag
 from jaxscore.shell.rendered import Rendered
 from jaxscore.systems.compare import differences, open_run
 from jaxscore.systems.compare.by_bytes import check_bytes, compare_bytes
@@ -63,8 +63,9 @@ p, corrected by Holm's method for the number of tests:
   --bytes    bits per byte of runs of score or perplexity by models with other
              tokenizers: a token's bits are spread evenly over its bytes. Of all
              bytes, and of those that both runs scored; by white space, digits,
-             punctuation and letters of each script; and the 20 spans of 32
-             bytes that differ most. perplexity lacks tokens: only the totals.
+             punctuation and letters of each script; by value of a field of the
+             items (--by topic); and the 20 spans of 32 bytes that differ most.
+             perplexity lacks tokens: only the totals.
   OUT.report.md is the report, OUT.report.html the page for a browser,
   OUT.report.json their data, OUT.run.json how they were made; if OUT ends in
   .json they are OUT_report.md, OUT_report.html, OUT_report.json and
@@ -97,6 +98,14 @@ class Settings(base.Settings):
         "different tokenizers: of all bytes and those that both scored, by class of character, "
         "and the spans that differ most",
     )
+    by: tuple[str, ...] | None = flag(
+        None,
+        words=ONE,
+        expected=base.BY,
+        metavar="FIELD",
+        help="with --bytes: add a table by value of this field of the items, such as a topic; may "
+        "be repeated",
+    )
     force: bool = flag(
         False,
         help="compare runs that differ in a setting which decides what is counted, such as "
@@ -118,6 +127,15 @@ class Settings(base.Settings):
         "below 1 / (N + 1) then (default 9999)",
         is_advanced=True,
     )
+
+    def __post_init__(self) -> None:
+        """Check all values; see `Settings`."""
+        super().__post_init__()
+        if self.by and not self.bytes:
+            raise InputError(
+                f"--by {self.by[0]}: tables by value of a field are those of --bytes; add that, or "
+                "leave --by out"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -213,7 +231,7 @@ def compare(
         )
     pairing = pair_runs(*opened, by_id=settings.by_id, limit=settings.limit)
     draws = Draws(settings.n_bootstrap, settings.n_resamples, settings.seed)
-    by_bytes = compare_bytes(pairing, draws) if settings.bytes else None
+    by_bytes = compare_bytes(pairing, draws, settings.by or ()) if settings.bytes else None
     columns = by_bytes.columns if by_bytes else _paired_columns(pairing)
     results = differences.corrected(
         [
@@ -249,7 +267,7 @@ def compare(
         settings=provenance.of_run({**settings.record(), **(about or {})}),
         details={
             **_details(pairing, differing, results, verdicts, agreements),
-            **({"by_class": by_bytes.by_class} if by_bytes else {}),
+            **({"by_class": by_bytes.by_class, "by": by_bytes.by} if by_bytes else {}),
         },
         listed={
             **({"spans": by_bytes.spans} if by_bytes else {}),

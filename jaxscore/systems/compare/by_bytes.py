@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +11,16 @@ import numpy as np
 from jaxscore.analysis.bootstrap import ratio
 from jaxscore.analysis.text_measures import bits
 from jaxscore.errors import InputError
+from jaxscore.shell.slices import NONE, value_of
 from jaxscore.systems.compare.differences import Draws, Values
 from jaxscore.systems.compare.open_run import OpenRun
 from jaxscore.systems.compare.pairs import Pairing
-from jaxscore.systems.compare.units import UNREADABLE, Asked
+from jaxscore.systems.compare.units import UNREADABLE, Asked, read_json_text
 from jaxscore.text.character_classes import class_of
 from jaxscore.types.token_texts import is_byte_level, token_bytes
 
 TOKEN_FIELDS = ("tokens", "logprob")
+EXTRA = "extra"  # column of tables with the other fields of an item
 SPAN, N_SPANS = 32, 20  # bytes of a span, and number of spans
 BEFORE = 60  # bytes of text before a span
 ALL, BOTH = "bits_per_byte", "bits_per_byte_both"
@@ -62,6 +64,7 @@ class ByteComparison:
         failures: (name, why) of texts that are left out.
         warnings: valid but suspicious facts.
         by_class: one row per class of character, over the bytes that both runs scored.
+        by: field -> one row per value, over the same bytes; over all bytes without tokens.
         spans: spans of `SPAN` bytes with the largest difference per byte, the largest first.
     """
 
@@ -70,35 +73,49 @@ class ByteComparison:
     failures: Sequence[tuple[str, str]]
     warnings: Sequence[str]
     by_class: Sequence[dict[str, Any]]
+    by: Mapping[str, Sequence[dict[str, Any]]]
     spans: Sequence[dict[str, Any]]
 
 
-def compare_bytes(pairing: Pairing, draws: Draws) -> ByteComparison:
+def compare_bytes(pairing: Pairing, draws: Draws, by: Sequence[str] = ()) -> ByteComparison:
     """Compare the bits per byte of all pairs; classes and spans need tokens.
 
+    Args:
+        by: fields of the items, such as a topic, whose values are compared separately.
+
     Raises:
-        InputError: records without tokens, or no text that both runs spell.
+        InputError: records without tokens or without a field, or no text that both runs spell.
     """
     has_tokens = _has_tokens(pairing.opened[0])
     pairs, failures, places = [], [], []
-    classes, spans = ClassSums(), Spans()
-    for index, name, record_a, record_b, text in _paired_records(pairing):
+    classes, spans = GroupSums(), Spans()
+    slices = {field: GroupSums() for field in by}
+    for index, name, record_a, record_b, text in _paired_records(pairing, has_by=bool(by)):
         try:
+            values = {field: _value(record_a, field) for field in by}
             if not has_tokens:
                 totals = _totals_of_records(record_a, record_b)
             else:
                 scores = byte_scores(record_a, record_b, text)
                 totals = _totals(scores)
-                classes.add(scores)
+                _add_classes(classes, scores)
                 spans.add(name, scores)
             pairs.append({"name": name, **totals, **_means(totals)})
             places.append(index)
+            for field, value in values.items():
+                slices[field].add(value, *_counted(totals))
         except InputError as problem:
             failures.append((name, str(problem)))
         except UNREADABLE as problem:  # an edited file
             failures.append((name, f"a record is not as its command writes it ({problem})"))
     if not pairs:
         raise InputError(f"no text can be compared by bytes: {failures[0][0]}: {failures[0][1]}")
+    for field, sums in slices.items():
+        if {*sums.names} == {NONE}:
+            raise InputError(
+                f"--by {field}: no record of {pairing.opened[0].label} has this field; expected a "
+                "field of the input, which the output repeats"
+            )
     columns = {
         name: (title, False, _values(name, pairs, np.array(places), len(failures)))
         for name, title in TITLES.items()
@@ -109,7 +126,8 @@ def compare_bytes(pairing: Pairing, draws: Draws) -> ByteComparison:
         pairs,
         failures,
         [*_warnings(pairing.opened, pairs, has_tokens=has_tokens)],
-        classes.rows(draws),
+        classes.rows("class", draws),
+        {field: sums.rows("value", draws) for field, sums in slices.items()},
         spans.largest_first(),
     )
 
@@ -135,23 +153,27 @@ def _has_tokens(opened: OpenRun) -> bool:
 
 
 def _paired_records(
-    pairing: Pairing,
+    pairing: Pairing, *, has_by: bool
 ) -> Iterator[tuple[int, str, dict[str, Any], dict[str, Any], str | None]]:
     """Yield each pair: its index, its name, both records, and its text if the input has it.
 
     The files are read once more, so that only records in another order are in memory.
+
+    Args:
+        has_by: if True, records of tables have `extra`, the other fields of their items.
 
     Raises:
         InputError: a record lacks tokens.
     """
     a, b = pairing.opened
     lists = TOKEN_FIELDS if _has_tokens(a) else ()
+    read = (*lists, EXTRA) if has_by else lists
     partners = dict(zip(pairing.matched.a.tolist(), pairing.matched.b.tolist(), strict=True))
     wanted = {*partners.values()}
-    others, held = enumerate(b.records(lists)), {}
+    others, held = enumerate(b.records(read)), {}
     texts: Iterator[Asked | None] = a.asked() or itertools.repeat(None)
     pair = itertools.count()
-    for index, ((where, record), asked) in enumerate(zip(a.records(lists), texts, strict=False)):
+    for index, ((where, record), asked) in enumerate(zip(a.records(read), texts, strict=False)):
         if index not in partners:
             continue
         while partners[index] not in held:
@@ -323,47 +345,68 @@ def _characters(text: bytes) -> tuple[str, list[int]]:
     return characters, [len(each.encode("utf-8", "surrogateescape")) for each in characters]
 
 
-class ClassSums:
-    """Bytes and bits by class of character, text by text."""
+def _value(record: Mapping[str, Any], field: str) -> str:
+    """Return an item's value of a field, which tables have in `extra`."""
+    if field not in record and isinstance(record.get(EXTRA), str):
+        record = read_json_text(record[EXTRA], EXTRA)
+    return value_of(record, field)
+
+
+def _counted(totals: Mapping[str, Any]) -> list[float]:
+    """Return the bytes and bits that tables of groups have: of both runs, if they are known."""
+    return [totals[name] for name in (SUMS[BOTH] if "n_both" in totals else SUMS[ALL])]
+
+
+class GroupSums:
+    """Bytes and bits by class of character or by value of a field, text by text."""
 
     def __init__(self) -> None:
-        self._indices: dict[str, int] = {}
-        self._rows: list[list[tuple[float, float, float]]] = []  # by class: bytes, bits of A and B
+        self._rows: dict[str, list[tuple[float, float, float]]] = {}  # bytes, bits of A and B
 
-    def add(self, scores: ByteScores) -> None:
-        """Add a text's bytes that both runs scored."""
-        characters, lengths = _characters(scores.text)
-        classes = [
-            self._indices.setdefault(class_of(each), len(self._indices)) for each in characters
-        ]
-        both = ~np.isnan(scores.a + scores.b)
-        of_byte = np.repeat(classes, lengths)[both]
-        sums = [np.bincount(of_byte, run[both]) for run in (scores.a, scores.b)]
-        self._rows += [[] for _ in range(len(self._indices) - len(self._rows))]
-        for rows, row in zip(
-            self._rows, zip(np.bincount(of_byte), *sums, strict=True), strict=False
-        ):
-            if row[0]:
-                rows.append(row)
+    @property
+    def names(self) -> Iterable[str]:
+        """Names of the groups."""
+        return self._rows.keys()
 
-    def rows(self, draws: Draws) -> list[dict[str, Any]]:
-        """Return one row per class, most bytes first; intervals resample texts."""
+    def add(self, name: str, n_bytes: float, bits_a: float, bits_b: float) -> None:
+        """Add the bytes of a text that are in a group."""
+        rows = self._rows.setdefault(name, [])
+        if n_bytes:
+            rows.append((n_bytes, bits_a, bits_b))
+
+    def rows(self, title: str, draws: Draws) -> list[dict[str, Any]]:
+        """Return one row per group with bytes, most bytes first; intervals resample texts."""
         out = []
-        for name, rows in zip(self._indices, self._rows, strict=True):
+        for name, rows in self._rows.items():
             n_bytes, bits_a, bits_b = np.array(rows, np.float64).reshape(-1, 3).T
             if not len(n_bytes):
                 continue
             total = n_bytes.sum()
             out.append(
                 {
-                    "class": name,
+                    title: name,
                     "n_bytes": int(total),
                     "mean_a": float(bits_a.sum() / total),
                     "mean_b": float(bits_b.sum() / total),
                     "difference": ratio(bits_b - bits_a, n_bytes, draws.n_bootstrap, draws.seed),
                 }
             )
-        return sorted(out, key=lambda row: (-row["n_bytes"], row["class"]))
+        return sorted(out, key=lambda row: (-row["n_bytes"], row[title]))
+
+
+def _add_classes(sums: GroupSums, scores: ByteScores) -> None:
+    """Add the bytes of a text that both runs scored, by class of their characters."""
+    characters, lengths = _characters(scores.text)
+    indices: dict[str, int] = {}
+    classes = [indices.setdefault(class_of(each), len(indices)) for each in characters]
+    both = ~np.isnan(scores.a + scores.b)
+    of_byte = np.repeat(classes, lengths)[both]
+    n_bytes, *bits_of_runs = (
+        np.bincount(of_byte, values, minlength=len(indices)).tolist()
+        for values in (None, scores.a[both], scores.b[both])
+    )
+    for name, *row in zip(indices, n_bytes, *bits_of_runs, strict=True):
+        sums.add(name, *row)
 
 
 class Spans:

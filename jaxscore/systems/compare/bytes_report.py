@@ -10,6 +10,7 @@ from jaxscore.report.document import Chart, Column, Items, Section
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.strips import Strips, TokenMetric, TokenText, tokens
 from jaxscore.report.markdown import interval, significant, table, text
+from jaxscore.report.slices import SHOWN
 from jaxscore.systems.compare.by_bytes import SPAN
 from jaxscore.types.token_texts import byte_of
 
@@ -31,8 +32,19 @@ difference is below 0 (underlined on the page)."""
 
 def class_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     """Return the table of classes, most bytes first."""
-    lines = [[text(row["class"]), *cells(row)] for row in rows]
-    return Section(CLASSES, [table(["Class", *HEADER], lines)], True)
+    return _section(CLASSES, "class", rows)
+
+
+def slice_sections(by: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Section]:
+    """Yield the table of each field: its values with the most bytes; the JSON file has all."""
+    for field, rows in by.items():
+        cut = f": {SHOWN} of {len(rows):,} values" if len(rows) > SHOWN else ""
+        yield _section(f"Bits per byte by {field}{cut}", "value", rows[:SHOWN])
+
+
+def _section(title: str, name: str, rows: Sequence[Mapping[str, Any]]) -> Section:
+    lines = [[text(row[name]), *cells(row)] for row in rows]
+    return Section(title, [table([name.capitalize(), *HEADER], lines)], True)
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,12 @@ from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scat
 from jaxscore.report.markdown import NOTHING, significant, table, text
 from jaxscore.report.sections import closing, estimate_card, sentence, sides
 from jaxscore.systems.compare.bytes_report import INTRODUCTION as BYTES
-from jaxscore.systems.compare.bytes_report import class_charts, class_section, span_items
+from jaxscore.systems.compare.bytes_report import (
+    class_charts,
+    class_section,
+    slice_sections,
+    span_items,
+)
 
 LONGEST_SETTING = 40  # characters of a setting in the title
 LISTED = 50  # names of a section; all are in the JSON file
@@ -68,6 +73,7 @@ def report(source: Source) -> Document:
         sections=[
             _results(record["results"]),
             *([class_section(record["by_class"])] if record.get("by_class") else []),
+            *slice_sections(record.get("by", {})),
             *_agreements(record),
             _settings_that_differ(record["differences"]),
             *(_largest_differences(record) if record["decisions"] or record.get("spans") else []),

@@ -37,7 +37,7 @@ def reports(scorers):
 
 @pytest.mark.numeric
 def test_every_number_agrees_with_torch(reports):
-    compared = jaxscore.compare(*reports, bytes=True)
+    compared = jaxscore.compare(*reports, bytes=True, by=["topic"])
     for pair in compared.pairs:
         expected = CASE["texts"][pair["name"]]
         assert {name: pair[name] for name in expected} == pytest.approx(expected, abs=1e-4)
@@ -50,9 +50,11 @@ def test_every_number_agrees_with_torch(reports):
         assert result.mean_b == pytest.approx(total["bits_per_byte_b"], abs=1e-4)
         assert result.difference.mean == pytest.approx(total["difference_b_minus_a"], abs=1e-4)
         assert result.difference.low < result.difference.mean < result.difference.high
-    rows = {row["class"]: row for row in compared.details["by_class"]}
-    assert {*rows} == {NAMES.get(name, name) for name in CASE["by_class"]}
-    for name, expected in CASE["by_class"].items():
+    groups = [*compared.details["by_class"], *compared.details["by"]["topic"]]
+    rows = {next(iter(row.values())): row for row in groups}
+    expected_rows = CASE["by_class"] | CASE["by_topic"]
+    assert {*rows} == {NAMES.get(name, name) for name in expected_rows}
+    for name, expected in expected_rows.items():
         row = rows[NAMES.get(name, name)]
         assert row["n_bytes"] == expected["n_bytes"]
         assert row["mean_a"] == pytest.approx(expected["bits_per_byte_a"], abs=1e-4)
