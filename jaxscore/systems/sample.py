@@ -226,9 +226,10 @@ class Sample(GeneratingSystem):
       error         why it has fewer than n responses
       Next to OUT is OUT.run.json: how it was made, and how many prompts failed.
 
-    The seed of each sample depends only on --seed, the item's prompt and id, and the
-    sample's number, not on other items or n. Rounding depends on the texts of the
-    same batch and may, rarely, change a token; with --reproducible it does not.
+    The seed of each sample depends only on --seed, the item's prompt and id,
+    and the sample's number, not on other items or n. Rounding depends on the
+    texts of the same batch and may, rarely, change a token; with --reproducible
+    it does not.
 
     The same command continues an interrupted run from its journal, and an output of
     fewer prompts. With a higher n it writes the missing samples; those of the
