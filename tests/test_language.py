@@ -76,7 +76,6 @@ BOUNDS = {
     ("jaxscore/cli", "names"): 166,
     ("jaxscore/cli", "openings"): 18,
     ("jaxscore/cli", "phrases"): 74,
-    ("jaxscore/report", "names"): 8,
     ("jaxscore/shell", "descriptions"): 1,
     ("jaxscore/shell", "names"): 82,
     ("jaxscore/shell", "phrases"): 5,

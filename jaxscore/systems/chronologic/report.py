@@ -304,7 +304,7 @@ def _items(
     is_audited = "noise" in source.record
     marks = ["right or wrong" if one.get(f"{right}_within_noise") else "" for one in questions]
     items = Items(
-        what="questions",
+        units="questions",
         order="worst first",
         n_all=source.n_items,
         columns=[

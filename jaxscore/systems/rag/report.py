@@ -158,20 +158,22 @@ def _score_charts(record: Mapping[str, Any]) -> list[Chart]:
     known = [one for one in record["records"] if one["known"]]
     charts = []
     if scores := counts([one["score"] for one in known]):
-        svg = histogram(scores, title="Scores", what="records", label="score", mean=summary["mean"])
+        svg = histogram(
+            scores, title="Scores", units="records", label="score", mean=summary["mean"]
+        )
         charts.append(Chart("Distribution of scores", svg))
     outside = [one["outside"] for one in known if one.get("outside") is not None]
     if found := counts(outside):
         label = "probability on no label"
         mean = summary.get("outside")
-        svg = histogram(found, title="Outside", what="records", label=label, mean=mean)
+        svg = histogram(found, title="Outside", units="records", label=label, mean=mean)
         hint = "Near 1 the judge would not have answered with a label."
         charts.append(Chart("Probability outside the labels", svg, hint))
     labels = [
         Group(label, one["n"], None, None, str(one["n"]), one["n"])
         for label, one in summary.get("labels", {}).items()
     ]
-    if bars := intervals(labels, title="Labels", label="records", what="records"):
+    if bars := intervals(labels, title="Labels", label="records", units="records"):
         charts.append(Chart("How often each label is chosen", bars))
     return charts
 
@@ -184,7 +186,7 @@ def _pair_charts(record: Mapping[str, Any]) -> list[Chart]:
             low, high = rate["interval"]
             shown = _percent(rate["percent"])
             groups.append(Group(name, rate["percent"], low, high, shown, summary["n"]))
-    svg = intervals(groups, title="Rates", label="percent", what="records")
+    svg = intervals(groups, title="Rates", label="percent", units="records")
     return [] if svg is None else [Chart("Rates", svg, "Lines are Wilson's 95% intervals.")]
 
 
@@ -221,7 +223,7 @@ def _items(source: Source) -> Items:
         hint = "tokens of the prompt left out at the left"
         columns.append(Column("Truncated", "number", cut, hint))
     items = Items(
-        what="records",
+        units="records",
         order="worst first",
         n_all=source.n_items,
         columns=columns,
