@@ -88,7 +88,6 @@ BOUNDS = {
     ("jaxscore/cli", "descriptions"): 5,
     ("jaxscore/cli", "names"): 17,
     ("jaxscore/cli", "phrases"): 13,
-    ("jaxscore/report", "names"): 8,
     ("jaxscore/shell", "descriptions"): 1,
     ("jaxscore/shell", "names"): 78,
     ("jaxscore/shell", "phrases"): 5,

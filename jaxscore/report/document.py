@@ -114,7 +114,7 @@ class Items:
     """The items of a run, in the order of its report: worst first.
 
     Attributes:
-        what: the unit, plural, such as "questions".
+        units: the name of the items, such as "questions".
         order: the order in words, such as "least gain first".
         n_all: the number of the run's items; larger than `n` if the run has too many to embed.
         columns: the columns, the first of which names an item.
@@ -126,7 +126,7 @@ class Items:
         n_beyond: the number of items after these, for which pages have no room.
     """
 
-    what: str
+    units: str
     order: str
     n_all: int
     columns: Sequence[Column]

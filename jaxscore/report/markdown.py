@@ -123,7 +123,7 @@ def _items(items: Items | None) -> list[str]:
         return []
     n, shown = listed + items.n_beyond, min(listed, SHOWN)
     limit = f" ({shown} of {n} shown)" if shown < n else ""
-    blocks = [f"## {items.what.capitalize()}{limit}: {items.order}"]
+    blocks = [f"## {items.units.capitalize()}{limit}: {items.order}"]
     if not items.fields and not items.tables:
         columns = items.columns
         rows = ([text(column.values[index]) for column in columns] for index in range(shown))

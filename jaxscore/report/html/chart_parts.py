@@ -41,7 +41,7 @@ def calibrated(title: str, calibration: Mapping[str, Any], events: str) -> list[
 def means(
     title: str,
     named: Iterable[tuple[str, Estimate, float | None]],
-    what: str,
+    units: str,
     *,
     label: str = "",
     reference: str = "",
@@ -50,7 +50,7 @@ def means(
 
     Args:
         named: name, mean, and the value to compare it with, or None.
-        what: name of the averaged items, such as "questions".
+        units: name of the averaged items, such as "questions".
         label: label of the axis; the title if empty.
         reference: description of the third numbers.
     """
@@ -67,7 +67,7 @@ def means(
         for name, estimate, other in named
         if estimate.mean is not None
     ]
-    svg = intervals(groups, title=title, label=label or title, what=what, reference=reference)
+    svg = intervals(groups, title=title, label=label or title, units=units, reference=reference)
     caption = f"{INTERVALS}{f'; upright strokes {reference}' if reference else ''}."
     return [] if svg is None else [Chart(title, svg, caption)]
 
@@ -76,7 +76,7 @@ def by_category(
     summary: Mapping[str, Any],
     name: str,
     title: str,
-    what: str,
+    units: str,
     reference: tuple[str, str] | None = None,
 ) -> list[Chart]:
     """Draw a mean over all items and over each category.
@@ -94,15 +94,15 @@ def by_category(
         for category, estimates in named
     ]
     reported = "" if reference is None else reference[1]
-    return means(title, groups, what, reference=reported)
+    return means(title, groups, units, reference=reported)
 
 
-def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart]:
+def by_n(title: str, rows: Sequence[Mapping[str, Any]], units: str) -> list[Chart]:
     """Draw the share of right choices against N, a curve for each way of choosing.
 
     Args:
         rows: see `sections.table_by_n`; rows of fewer than two items are left out.
-        what: name of the candidates, such as "responses".
+        units: name of the candidates, such as "responses".
     """
     rows = [row for row in rows if row["accuracy"].n > 1]
     drawn = [
@@ -116,7 +116,7 @@ def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart
         )
         for way in dict.fromkeys(row["way"] for row in rows)
     ]
-    svg = curves(drawn, title=title, x=f"first N {what}", y="share right", log=True)
+    svg = curves(drawn, title=title, x=f"first N {units}", y="share right", log=True)
     lines = INTERVALS if has_spans(drawn) else "Tips have 95% intervals"
     reported = f"{lines}, Wilson's. All curves are over the same items."
     return [] if svg is None else [Chart(title, svg, reported)]

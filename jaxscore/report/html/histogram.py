@@ -82,7 +82,7 @@ def histogram(
     counted: Counts,
     *,
     title: str,
-    what: str,
+    units: str,
     label: str,
     mean: float | None = None,
     signed: bool = False,
@@ -91,7 +91,7 @@ def histogram(
     """Draw counts as bars.
 
     Args:
-        what: name of the counted items, such as "requests".
+        units: name of the counted items, such as "requests".
         label: name and unit of the values.
         mean: the value at which to draw a line.
         signed: bars below 0 have another colour and pattern.
@@ -106,7 +106,7 @@ def histogram(
         left, right, top = across.at(low), across.at(high), up.at(n)
         css_class = "bar less" if signed and (low + high) / 2 < 0 else "bar"
         over = last_open and k == len(counted.n) - 1
-        tip = f"{low:.6g} {'and more' if over else f'to {high:.6g}'}: {n} {what}"
+        tip = f"{low:.6g} {'and more' if over else f'to {high:.6g}'}: {n} {units}"
         if n:
             bars.append(box(left + 0.5, top, right - left - 1, BOTTOM - top, css_class, tip))
     marks = []
@@ -121,18 +121,18 @@ def histogram(
         ]
     peak = int(np.argmax(counted.n))
     finding = (
-        f"{sum(counted.n)} {what} from {counted.edges[0]:.3g} to {counted.edges[-1]:.3g}; most, "
+        f"{sum(counted.n)} {units} from {counted.edges[0]:.3g} to {counted.edges[-1]:.3g}; most, "
         f"{counted.n[peak]}, lie between {counted.edges[peak]:.3g} and "
         f"{counted.edges[peak + 1]:.3g}."
     )
     return picture(
         title, finding, WIDTH, HEIGHT,
-        axis_beside(up, LEFT, what, RIGHT), *bars, axis_below(across, BOTTOM, label), *marks,
+        axis_beside(up, LEFT, units, RIGHT), *bars, axis_below(across, BOTTOM, label), *marks,
     )  # fmt: skip
 
 
 def two_sided(
-    upper: Counts, lower: Counts, *, title: str, what: str, label: str, names: tuple[str, str]
+    upper: Counts, lower: Counts, *, title: str, units: str, label: str, names: tuple[str, str]
 ) -> Markup:
     """Draw two groups over the same bins, one upwards and one downwards."""
     across = Axis(upper.edges[0], upper.edges[-1], LEFT, RIGHT)
@@ -145,7 +145,7 @@ def two_sided(
         out = Axis(0, largest, middle, end)
         for k, n in enumerate(counted.n):
             low, high, y = counted.edges[k], counted.edges[k + 1], out.at(n)
-            tip = f"{low:.6g} to {high:.6g}: {n} {name} {what}"
+            tip = f"{low:.6g} to {high:.6g}: {n} {name} {units}"
             if n:
                 width = across.at(high) - across.at(low) - 1
                 bars.append(
@@ -153,7 +153,7 @@ def two_sided(
                         across.at(low) + 0.5, min(y, middle), width, abs(y - middle), css_class, tip
                     )
                 )
-    finding = f"{sum(upper.n)} {names[0]} and {sum(lower.n)} {names[1]} {what}."
+    finding = f"{sum(upper.n)} {names[0]} and {sum(lower.n)} {names[1]} {units}."
     return picture(
         title, finding, WIDTH, HEIGHT, *bars, line(LEFT, middle, RIGHT, middle, "rule"),
         words(LEFT - 6, TOP + 10, names[0], "strong", "end"),
@@ -173,7 +173,7 @@ class Labels(NamedTuple):
 
     x: str
     y: str
-    what: str
+    units: str
 
 
 class Logs(NamedTuple):
@@ -251,7 +251,7 @@ def scatter(
         _points(counted, across, up) if len(xs) <= POINTS else _cells(counted, across, up, labels)
     )
     above = sum(k for x, y, k in zip(xs, ys, ns, strict=True) if y > x)
-    seen = f"{n} {labels.what}: {labels.y} against {labels.x}"
+    seen = f"{n} {labels.units}: {labels.y} against {labels.x}"
     finding = f"{seen}; {above} lie above the diagonal." if diagonal else f"{seen}."
     return picture(title, finding, SCATTER_WIDTH, SCATTER_HEIGHT, *parts)
 
@@ -277,7 +277,7 @@ def _cells(counts: Counted, across: Axis, up: Axis, labels: Labels) -> list[Mark
     return [
         box(
             SCATTER_LEFT + column * wide, SCATTER_BOTTOM - (row + 1) * tall, wide, tall, "cell",
-            f"{count} {labels.what}", 0.15 + 0.85 * math.log1p(count) / math.log1p(largest),
+            f"{count} {labels.units}", 0.15 + 0.85 * math.log1p(count) / math.log1p(largest),
         )
         for (column, row), count in sorted(n.items())
     ]  # fmt: skip

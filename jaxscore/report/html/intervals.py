@@ -64,13 +64,13 @@ class Group(NamedTuple):
 
 
 def intervals(
-    groups: Sequence[Group], *, title: str, label: str, what: str, reference: str = ""
+    groups: Sequence[Group], *, title: str, label: str, units: str, reference: str = ""
 ) -> Markup | None:
     """Draw a line per group, for the first `MOST`; None without groups.
 
     Args:
         label: name of the means.
-        what: name of the averaged items, such as "questions".
+        units: name of the averaged items, such as "questions".
         reference: description of the groups' references.
     """
     drawn = groups[:MOST]
@@ -87,7 +87,7 @@ def intervals(
     for k, group in enumerate(drawn):
         y = GROUPS_TOP + tall * (k + 0.5) + 2
         span = "" if group.low is None else f", 95% interval {group.low:.4g} to {group.high:.4g}"
-        tip = f"{group.name}: {group.shown}{span}, {group.n} {what}"
+        tip = f"{group.name}: {group.shown}{span}, {group.n} {units}"
         zero, x = across.at(0), across.at(group.mean)
         parts += [
             words(left - 8, y + 4, short(group.name), "strong", "end"),
@@ -103,7 +103,7 @@ def intervals(
     best = max(drawn, key=lambda group: group.mean)
     least = min(drawn, key=lambda group: group.mean)
     finding = (
-        f"{len(drawn)} groups of {what}, from {least.shown} ({short(least.name)}) to "
+        f"{len(drawn)} groups of {units}, from {least.shown} ({short(least.name)}) to "
         f"{best.shown} ({short(best.name)}). Lines are 95% intervals"
         f"{f', upright strokes {reference}' if reference else ''}."
     )

@@ -39,8 +39,8 @@ def packed(items: Items) -> str:
     """Return the block in base64; the same bytes for the same items."""
     arrays: dict[str, np.ndarray] = {}
     header: dict[str, Any] = {
-        "what": items.what,
-        "one": singular(items.what),
+        "what": items.units,
+        "one": singular(items.units),
         "n": items.n,
         "nAll": items.n_all,
         "columns": [_column(column, f"c{k}", arrays) for k, column in enumerate(items.columns)],

@@ -177,7 +177,7 @@ def _items(source: Source) -> Items:
         None if item.get("gold") is None else item["probability"][item["gold"]] for item in items
     ]
     found = Items(
-        what="items",
+        units="items",
         order="wrong ones first, the least probable right option first",
         n_all=source.n_items,
         n_beyond=len(places) - len(items),

@@ -304,7 +304,7 @@ def _items(
     is_audited = "noise" in source.record
     marks = ["right or wrong" if row.get(f"{right}_within_noise") else "" for row in questions]
     items = Items(
-        what="questions",
+        units="questions",
         order="worst first",
         n_all=source.n_items,
         columns=[

@@ -155,7 +155,7 @@ def _numbers(source: Source) -> Iterator[Chart]:
             svg = histogram(
                 binned,
                 title=title,
-                what="values",
+                units="values",
                 label="B - A",
                 mean=result["difference"].mean if has_mean else None,
                 signed=True,
@@ -185,7 +185,7 @@ def _flips(record: Mapping[str, Any]) -> Items:
     ]
     is_audited = any(each["audited"] is not None for each in record["decisions"])
     return Items(
-        what="flips",
+        units="flips",
         order="largest margins first",
         n_all=len(flips),
         columns=[
@@ -219,7 +219,7 @@ def _most_changed(record: Mapping[str, Any]) -> Items:
         for row in values
     ]
     return Items(
-        what="largest differences",
+        units="largest differences",
         order="of each number the largest first",
         n_all=len(rows),
         columns=[

@@ -165,7 +165,7 @@ def _charts(summary: Mapping[str, Any]) -> list[Chart]:
         if percentiles[key] is not None
     ]
     title = "KL(p ‖ q) of the tokens"
-    svg = intervals(groups, title=title, label="nats", what="tokens")
+    svg = intervals(groups, title=title, label="nats", units="tokens")
     caption = "Each bar: so many of the tokens have a smaller one."
     return charts if svg is None else [*charts, Chart(f"Percentiles of {title}", svg, caption)]
 
@@ -173,7 +173,7 @@ def _charts(summary: Mapping[str, Any]) -> list[Chart]:
 def _items(source: Source) -> Items:
     texts = source.record["worst_texts"]
     items = Items(
-        what="texts",
+        units="texts",
         order="largest mean KL divergence first",
         n_all=source.n_items,
         columns=[

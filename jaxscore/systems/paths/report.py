@@ -107,7 +107,7 @@ def _charts(record: Mapping[str, Any]) -> list[Chart]:
         svg = histogram(
             gains,
             title="Improvement",
-            what="paths",
+            units="paths",
             label="absolute improvement",
             mean=record["summary"]["absolute"].mean,
             signed=True,
@@ -125,7 +125,7 @@ def _charts(record: Mapping[str, Any]) -> list[Chart]:
         for length in record["by_length"]
         if (gain := length["gain"]).mean is not None
     ]
-    if svg := intervals(groups, title="By length", label="mean improvement", what="paths"):
+    if svg := intervals(groups, title="By length", label="mean improvement", units="paths"):
         charts.append(Chart("Mean improvement by length of the path", svg))
     return charts
 
@@ -139,7 +139,7 @@ def _items(source: Source) -> Items:
 
     gains = [significant(path["absolute_improvement"]) + sections.marked(path) for path in paths]
     items = Items(
-        what="paths",
+        units="paths",
         order="least gain first",
         n_all=len(every) + len(source.record["failures"]),
         n_beyond=len(every) - len(paths),

@@ -100,7 +100,7 @@ def _charts(documents: Sequence[Mapping[str, Any]]) -> list[Chart]:
     charts = []
     numbers = numbers_of(documents, ("n_scored", "bits_per_byte"))
     if (found := counts(numbers["bits_per_byte"])) is not None:
-        svg = histogram(found, title="Bits per byte", what="documents", label="bits per byte")
+        svg = histogram(found, title="Bits per byte", units="documents", label="bits per byte")
         charts.append(Chart("Bits per byte of a document", svg))
     points = count_points(numbers["n_scored"], numbers["bits_per_byte"])
     labels = Labels("scored tokens", "bits per byte", "documents")
@@ -123,7 +123,7 @@ def _items(documents: Sequence[Mapping[str, Any]], n_all: int, n_beyond: int) ->
     ]
     perplexity = [significant(each["perplexity"], 5) for each in documents]
     return Items(
-        what="documents",
+        units="documents",
         order="most bits per byte first",
         n_all=n_all,
         n_beyond=n_beyond,

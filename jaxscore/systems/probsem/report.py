@@ -79,10 +79,10 @@ def _charts(contexts: Sequence[Mapping[str, Any]]) -> list[Chart]:
     if score_counts := counts(expected, edges=[k / 20 for k in range(21)]):
         label = "score of the expected query"
         mean = sum(expected) / len(expected)
-        svg = histogram(score_counts, title=label, what="contexts", label=label, mean=mean)
+        svg = histogram(score_counts, title=label, units="contexts", label=label, mean=mean)
         charts.append(Chart("Score of the expected query", svg))
     groups = [Group(query, n, None, None, str(n), n) for query, n in best.most_common()]
-    if svg_ := intervals(groups, title="Highest queries", label="contexts", what="contexts"):
+    if svg_ := intervals(groups, title="Highest queries", label="contexts", units="contexts"):
         charts.append(Chart("How often each query has the highest score", svg_))
     return charts
 
@@ -110,7 +110,7 @@ def _items(source: Source, indices: Sequence[int] | np.ndarray) -> Items:
         source = dataclasses.replace(source, strips=[source.strips[k] for k in indices])
     scores = [number(_expected_score(context), 4) + sections.marked(context) for context in worst]
     items = Items(
-        what="contexts",
+        units="contexts",
         order="worst first",
         n_all=source.n_items,
         n_beyond=n_beyond,

@@ -158,20 +158,20 @@ def _score_charts(record: Mapping[str, Any]) -> list[Chart]:
     decided = [row for row in record["records"] if row["known"]]
     charts = []
     if scores := counts([row["score"] for row in decided]):
-        svg = histogram(scores, title="Scores", what="records", label="score", mean=summary["mean"])
+        svg = histogram(scores, title="Scores", units="records", label="score", mean=summary["mean"])
         charts.append(Chart("Distribution of scores", svg))
     outside = [row["outside"] for row in decided if row.get("outside") is not None]
     if outside_counts := counts(outside):
         label = "probability on no label"
         mean = summary.get("outside")
-        svg = histogram(outside_counts, title="Outside", what="records", label=label, mean=mean)
+        svg = histogram(outside_counts, title="Outside", units="records", label=label, mean=mean)
         hint = "Near 1 the judge would not have answered with a label."
         charts.append(Chart("Probability outside the labels", svg, hint))
     labels = [
         Group(label, values["n"], None, None, str(values["n"]), values["n"])
         for label, values in summary.get("labels", {}).items()
     ]
-    if bars := intervals(labels, title="Labels", label="records", what="records"):
+    if bars := intervals(labels, title="Labels", label="records", units="records"):
         charts.append(Chart("How often each label is chosen", bars))
     return charts
 
@@ -184,7 +184,7 @@ def _pair_charts(record: Mapping[str, Any]) -> list[Chart]:
             low, high = rate["interval"]
             shown = _percent(rate["percent"])
             groups.append(Group(name, rate["percent"], low, high, shown, summary["n"]))
-    svg = intervals(groups, title="Rates", label="percent", what="records")
+    svg = intervals(groups, title="Rates", label="percent", units="records")
     return [] if svg is None else [Chart("Rates", svg, "Lines are Wilson's 95% intervals.")]
 
 
@@ -220,7 +220,7 @@ def _items(source: Source) -> Items:
         hint = "tokens of the prompt left out at the left"
         columns.append(Column("Truncated", "number", cut, hint))
     items = Items(
-        what="records",
+        units="records",
         order="worst first",
         n_all=source.n_items,
         columns=columns,

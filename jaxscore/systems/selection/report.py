@@ -126,7 +126,7 @@ def _by_power(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _items(wrong: Sequence[Mapping[str, Any]]) -> Items:
     confidences = [item["confidence"] for item in wrong]
     return Items(
-        what="wrong choices",
+        units="wrong choices",
         order="the most confident first",
         n_all=len(wrong),
         columns=[

@@ -303,18 +303,18 @@ def _charts(items: Sequence[_Item], mean: float | None) -> list[Chart]:
     if (total := counts(values)) is None:
         return []
     label = "self-certainty, nats per token"
-    svg = histogram(total, title="Self-certainty", what="outputs", label=label, mean=mean)
+    svg = histogram(total, title="Self-certainty", units="outputs", label=label, mean=mean)
     out = [Chart("Self-certainty of all outputs", svg)]
     right, wrong = (counts(values[graded == v], edges=total.edges) for v in (True, False))
     if right is not None and wrong is not None:
         svg = two_sided(
-            right, wrong, title="Right and wrong", what="outputs", label=label,
+            right, wrong, title="Right and wrong", units="outputs", label=label,
             names=("right", "wrong"),
         )  # fmt: skip
         out.append(Chart("Self-certainty of right and wrong outputs", svg))
     if (apart := counts(leads)) is not None:
         label = "best less second, nats per token"
-        svg = histogram(apart, title="Lead", what="items", label=label)
+        svg = histogram(apart, title="Lead", units="items", label=label)
         out.append(Chart("Lead of the most certain output", svg))
     return out
 
@@ -343,7 +343,7 @@ def _items(source: Source, items: Sequence[_Item]) -> Items:
     chats = (item.messages if len(item.messages) > 1 else [] for item in rows)
     chat_texts = ["\n\n".join(f"{role}: {said}" for role, said in chat) for chat in chats]
     return Items(
-        what="items",
+        units="items",
         order="least certain first",
         n_all=source.n_items,
         n_beyond=int((np.array(has_error)[beyond] == 0).sum()),

@@ -90,7 +90,7 @@ def page_of(words: list[str], **more: Any) -> Document:
     """A page that shows each word everywhere where a text of users or models may stand."""
     n = len(words)
     items = Items(
-        what="things",
+        units="things",
         order="worst first",
         n_all=n,
         columns=[

@@ -87,7 +87,7 @@ def test_every_value_is_in_one_bin(values):
         low, high = found.edges[k], found.edges[k + 1]
         last = k == len(found.n) - 1
         assert n == sum(low <= v < high or (last and v == high) for v in values)
-    read(histogram(found, title="t", what="w", label="l", mean=0.0, signed=True))
+    read(histogram(found, title="t", units="w", label="l", mean=0.0, signed=True))
 
 
 def test_what_is_not_finite_has_no_bin():
@@ -111,20 +111,20 @@ def test_bins_are_merged_and_none_is_lost(n):
 
 def test_a_histogram():
     found = counts([0.0, 0.1, 0.1, 0.9], edges=[0, 0.5, 1])
-    svg = read(histogram(found, title="t", what="w", label="l", mean=0.25, last_open=True))
+    svg = read(histogram(found, title="t", units="w", label="l", mean=0.25, last_open=True))
     bars = parts(svg, "rect", "bar")
     assert [one[0].text for one in bars] == ["0 to 0.5: 3 w", "0.5 and more: 1 w"]
     tall, short = (float(one.get("height")) for one in bars)
     assert tall == pytest.approx(3 * short, abs=0.2)
     assert "mean 0.25" in [one.text for one in svg.iter("text")]
-    signed = histogram(counts([-1.0, -1.0, 1.0]), title="t", what="w", label="l", signed=True)
+    signed = histogram(counts([-1.0, -1.0, 1.0]), title="t", units="w", label="l", signed=True)
     assert len(parts(read(signed), "rect", "bar less")) == 1
 
 
 def test_two_groups():
     right, wrong = (counts(v, edges=[0, 1, 2]) for v in ([0.5, 0.5, 1.5], [0.5, 1.5]))
     svg = read(
-        two_sided(right, wrong, title="t", what="outputs", label="l", names=("right", "wrong"))
+        two_sided(right, wrong, title="t", units="outputs", label="l", names=("right", "wrong"))
     )
     tips = [one[0].text for one in svg.iter("rect")]
     assert tips == [
@@ -162,7 +162,7 @@ def test_intervals():
         Group("all", 0.5, 0.25, 0.75, "0.500", 8, 0.6),
         *(Group(word, 0.1 * k, None, None, "x", 1) for k, word in enumerate(TEXTS)),
     ]
-    svg = read(intervals(groups, title="t", label="l", what="w", reference="chance"))
+    svg = read(intervals(groups, title="t", label="l", units="w", reference="chance"))
     assert len(parts(svg, "circle", "point")) == min(MOST, len(groups))
     [whisker] = parts(svg, "line", "whisker")
     point = float(parts(svg, "circle", "point")[0].get("cx"))
@@ -173,8 +173,8 @@ def test_intervals():
     assert parts(svg, "circle", "point")[0][0].text == (
         "all: 0.500, 95% interval 0.25 to 0.75, 8 w"
     )
-    assert intervals([], title="t", label="l", what="w") is None
-    read(intervals([Group("a", 0.0, None, None, "0", 1)], title="t", label="l", what="w"))
+    assert intervals([], title="t", label="l", units="w") is None
+    read(intervals([Group("a", 0.0, None, None, "0", 1)], title="t", label="l", units="w"))
 
 
 def test_points():
@@ -263,7 +263,7 @@ def test_more_than_four_curves_have_colours_and_no_lines_of_intervals():
 def test_an_axis_of_whole_numbers_has_no_ticks_between_them():
     assert [text for _, text in Axis(0, 2, 0, 100, is_integer=True).ticks()] == ["0", "1", "2"]
     assert [text for _, text in Axis(0, 2, 0, 100).ticks()] == ["0", "0.5", "1", "1.5", "2"]
-    found = histogram(counts([1.0, 2.0]), title="t", what="items", label="x")
+    found = histogram(counts([1.0, 2.0]), title="t", units="items", label="x")
     ends = [
         one.text for one in parts(read(found), "text", "axis") if one.get("text-anchor") == "end"
     ]
@@ -325,7 +325,7 @@ def test_labels_are_in_the_picture_and_apart(values, log):
     pairs = {(v, v): 1 for v in values}
     svg = read(scatter(pairs, title="t", labels=LABELS, logs=Logs(log, log)))
     groups = [Group("東京" * 9, v, None, None, f"{v:.4g}", 2) for v in values]
-    bars = read(intervals(groups, title="t", label="l", what="w"))
+    bars = read(intervals(groups, title="t", label="l", units="w"))
     points = [Curve("a", [Point(k / 7, 0.5) for k in range(8)])]
     for found in (svg, bars, read(curves(points, title="t", x="x", y="y"))):
         wide = float(found.get("viewBox").split()[2])
@@ -354,7 +354,7 @@ def test_a_long_name_is_shortened_by_its_width():
 
 
 def test_the_mean_of_a_histogram_is_above_its_bars():
-    svg = read(histogram(counts([1.0, 2.0]), title="t", what="w", label="l", mean=1.5))
+    svg = read(histogram(counts([1.0, 2.0]), title="t", units="w", label="l", mean=1.5))
     [mean] = [one for one in svg.iter("text") if one.text.startswith("mean")]
     assert float(mean.get("y")) < min(float(one.get("y")) for one in svg.iter("rect"))
 

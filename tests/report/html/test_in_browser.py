@@ -23,7 +23,7 @@ COUNT = "document.querySelectorAll('*').length"
 @pytest.fixture(scope="module")
 def plain():
     """Twelve items of three kinds."""
-    svg = histogram(counts([1.0, 2.0, 4.0]), title="t", what="w", label="l")
+    svg = histogram(counts([1.0, 2.0, 4.0]), title="t", units="w", label="l")
     page = page_of(
         [f"w{k}" for k in range(12)],
         cards=[Card("Mean", "0.5", "95% interval 0.1 to 0.9")],

@@ -13,7 +13,7 @@ LONG = "Which river does the city lie on in which the author of the book was bor
 
 
 def page(n_cards=7, n_charts=4):
-    svg = histogram(counts([1.0, 2.0, 4.0]), title="t", what="w", label="l")
+    svg = histogram(counts([1.0, 2.0, 4.0]), title="t", units="w", label="l")
     wide = table([f"Column {k}" for k in range(9)], [[f"{k}.2345 (0.1 to 0.2)" for k in range(9)]])
     data = page_of(
         [f"{LONG} {k}" for k in range(3)],
