@@ -202,7 +202,9 @@ class Vocabulary(TextEncoder):
 def test_tokens_of_letters_as_vocabularies_write_them():
     assert multiple_choice.letter_ids(Vocabulary("A", "x", "ĠA", "ĠB"), 2) == [(0, 2), (3,)]
     assert multiple_choice.letter_ids(Vocabulary("▁A", "A", "B", "AB"), 2) == [(1, 0), (2,)]
-    with pytest.raises(Exception, match="lacks a token for the letters B, C, so their probabilities"):
+    with pytest.raises(
+        Exception, match="lacks a token for the letters B, C, so their probabilities"
+    ):
         multiple_choice.letter_ids(Vocabulary("A", "b", "BC"), 3)
 
 
