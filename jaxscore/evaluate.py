@@ -67,8 +67,8 @@ def compare(a: Any, b: Any, *more: Any, **settings: Any) -> "ComparedRuns | Comp
     Args:
         a, b, more: each the path of a file that a command wrote, or the `Report` of `evaluate`,
             without `on_item`. All are compared with `a`.
-        settings: `bytes`, `by`, `by_id`, `n_bootstrap`, `n_resamples`, `seed`, `limit`, `force`, see
-            the command.
+        settings: `bytes`, `by`, `by_id`, `n_bootstrap`, `n_resamples`, `seed`, `limit`, `force`,
+            see the command.
 
     Returns:
         The comparison of two runs, or a table of three and more.

@@ -142,7 +142,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     model_name = _model_name(system, args, items)
     continuing.check_replaced(system, args, output, model_name)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
-    known = (earlier.manifest or {}) if earlier.is_complete else {}
+    earlier_made = (earlier.manifest or {}) if earlier.is_complete else {}
 
     def metadata() -> dict[str, str]:
         return table_metadata(setup.made())
@@ -166,7 +166,7 @@ def run(system: System, args: argparse.Namespace) -> int:
                 settings,
                 records,
                 about={
-                    **known.get(ABOUT, {}),
+                    **earlier_made.get(ABOUT, {}),
                     **outputs.about_input(args, files_read),
                     **setup.about,
                 },
@@ -174,9 +174,9 @@ def run(system: System, args: argparse.Namespace) -> int:
             )
         except NothingUsable as problem:
             raise NothingUsable(f"{args.input}: {problem}") from None
-        if FACTS in known:
-            facts = Facts.from_json(known[FACTS])
-            report = dataclasses.replace(report, facts=facts, vocabulary=known["vocabulary"])
+        if FACTS in earlier_made:
+            facts = Facts.from_json(earlier_made[FACTS])
+            report = dataclasses.replace(report, facts=facts, vocabulary=earlier_made["vocabulary"])
         if not is_direct:
             columns = columns_of(system, settings, has_text_ids=bool(args.shard_run.prefix))
             replaced = {field: name for field, name in renamed.items() if field != name}
@@ -194,9 +194,9 @@ def run(system: System, args: argparse.Namespace) -> int:
     if earlier.is_complete:
         print(f"nothing was left to do in {output}")
     if not earlier.is_unchanged():
-        written = {**known, **setup.facts(), **input_facts(args, files_read)}
-        if MADE in known:
-            written[MADE] |= {name: known[MADE][name] for name in OF_THE_MODEL}
+        written = {**earlier_made, **setup.facts(), **input_facts(args, files_read)}
+        if MADE in earlier_made:
+            written[MADE] |= {name: earlier_made[MADE][name] for name in OF_THE_MODEL}
         files.append(write_manifest(vars(args), output, report, written, reports.paths))
     return messages.close(args, report, files, setup.scorer)
 
@@ -321,7 +321,7 @@ def write_records(
 
     Args:
         source: the input, whose columns a table has too.
-        metadata: of a Parquet file's schema.
+        metadata: a function that returns the metadata of a Parquet file's schema.
         replaced, header: see `record_writer`.
     """
     system = report.declared
@@ -365,7 +365,7 @@ def write_manifest(
 
     Args:
         flags: argparse's result, including defaults and `command`.
-        facts: what the caller knows: digests, input, model.
+        facts: the caller's facts: digests, input, model.
         reports: files of the report; its JSON file is described with the output.
 
     Returns:
@@ -419,5 +419,5 @@ def _finish_empty(system: System, args: argparse.Namespace, setup: Setup) -> int
     if processes.is_first():
         facts[OUTPUTS] = facts_of_files(args.output, report, [])
     publish_manifest(args.output, vars(args), facts)
-    messages.remark(args, f"{args.input}: there is no item in it; its output has no records")
+    messages.remark(args, f"{args.input}: found no item; its output is empty")
     return 0

@@ -194,7 +194,7 @@ def settings_of(shards: Sequence[Finished], system: System, by: Sequence[str] = 
     earlier = (name for shard in shards for name in shard.manifest["flags"].get("by") or ())
     flags["by"] = [*by] or [*dict.fromkeys(earlier)]
     if by and not issubclass(system.settings, SliceSettings):
-        raise InputError(f"--by {by[0]}: {system.name} has no means of slices; leave it out")
+        raise InputError(f"--by {by[0]}: {system.name} does not report means; leave it out")
     try:
         return system.settings(
             **settings_flags.values(argparse.Namespace(**flags), system.settings)
@@ -239,8 +239,8 @@ def report_of(
     first = next((each for each in manifests if each.get(execute.ABOUT)), manifests[0])
     about = dict(first.get(execute.ABOUT, NOTHING))
     if len(shards) > 1:
-        own = ("input", "input_sha256", "limit")
-        about = {name: value for name, value in about.items() if name not in own}
+        per_shard = ("input", "input_sha256", "limit")
+        about = {name: value for name, value in about.items() if name not in per_shard}
         about = provenance.of_run({**about, "shards": len(shards)})
     records = marked(system, settings, records, facts.noise)
     return Report(system, settings, records, facts, about, first.get("vocabulary"))
@@ -261,14 +261,14 @@ def _field_of(shard: Finished, name: str) -> Mapping[str, Any]:
     Raises:
         InputError: the manifest does not have it.
     """
-    found: Mapping[str, Any] | None = shard.manifest.get(name)
-    if found is None:
+    field: Mapping[str, Any] | None = shard.manifest.get(name)
+    if field is None:
         raise InputError(
             f"{remote.displayed(manifest_path(shard.output))}: found no field {name!r}, expected "
             "it: an earlier version of jaxscore wrote this output; score its input again with "
             "--force"
         )
-    return found
+    return field
 
 
 def check_forms(shards: Sequence[Finished], output: Path) -> None:
@@ -282,13 +282,13 @@ def check_forms(shards: Sequence[Finished], output: Path) -> None:
         raise InputError(
             f"{remote.displayed(shards[0].output.parent)}: found outputs of several forms "
             f"({', '.join(form or 'no ending' for form in forms)}), expected one; score the inputs "
-            "of each form into a folder of its own, and merge each"
+            "of each form into their own folder, and merge each"
         )
-    kind = forms[0] if is_stream(output) and forms[0] != ".parquet" else form_of(output)
-    if forms[0] != kind:
+    output_form = forms[0] if is_stream(output) and forms[0] != ".parquet" else form_of(output)
+    if forms[0] != output_form:
         raise InputError(
             f"{remote.displayed(shards[0].output)}: found {forms[0] or 'no ending'}, and --output "
-            f"is {kind or 'without one'}; give an --output of the shards' form"
+            f"is {output_form or 'without one'}; give an --output of the shards' form"
         )
 
 
@@ -371,10 +371,10 @@ def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:
     with opened_table(file, shards, without=metadata) as (batches, write):
         for batch in batches:
             table = pyarrow.table(batch)
-            own = [next(left) for _ in range(table.num_rows)]
+            rows = [next(left) for _ in range(table.num_rows)]
             for name in names:
-                place = table.schema.get_field_index(name)
-                table = table.set_column(place, name, make_column(own, name, types[name]))
+                index = table.schema.get_field_index(name)
+                table = table.set_column(index, name, make_column(rows, name, types[name]))
             write(table)
 
 
@@ -402,9 +402,9 @@ def unreadable(
         for number, record in enumerate(read_records(shard.records, system, settings), start=1):
             with execute.scratch(Path(shard.output)) as alone:
                 alone.append(record)
-                one = Report(system, settings, alone, report.facts, report.about)
+                alone_report = Report(system, settings, alone, report.facts, report.about)
                 try:
-                    _ = one.found, one.document
+                    _ = alone_report.found, alone_report.document
                     n_good += 1
                 except UNREADABLE as of_record:
                     wrong = wrong or (shard.records, number, of_record)
@@ -426,12 +426,12 @@ def _check_replaced(args: argparse.Namespace) -> None:
     Raises:
         InputError: there is one, without --force.
     """
-    found = None if args.force else read_manifest(args.output)
-    if found is None:
+    manifest = None if args.force else read_manifest(args.output)
+    if manifest is None:
         return
-    source = (found.get("flags") or {}).get("input")
-    own = remote.displayed(args.folder)
-    if "shards" in found and source == own:
+    source = (manifest.get("flags") or {}).get("input")
+    folder = remote.displayed(args.folder)
+    if "shards" in manifest and source == folder:
         return
     raise InputError(
         f"{remote.displayed(args.output)}: finished by another run, with --input {source}; give "
@@ -443,7 +443,7 @@ def listed_shards(folder: Path) -> list[Shard]:
     """All shards that the folder lists, by name; the source of each is its output.
 
     Raises:
-        InputError: the folder has no list of shards.
+        InputError: the folder lacks a list of shards.
     """
     listing: dict[str, str] = {}
     for path in listings(folder):
@@ -480,16 +480,16 @@ def finished_shards(
             missing.append(shard.name)
         else:
             _check_described(shard, manifest)
-            found = Finished(shard.name, shard.source, manifest)
-            (empty if manifest.get(outputs.IS_EMPTY) else shards).append(found)
+            finished = Finished(shard.name, shard.source, manifest)
+            (empty if manifest.get(outputs.IS_EMPTY) else shards).append(finished)
     if not shards:
         raise InputError(
             f"{remote.displayed(folder)}: found {len(empty)} empty and {len(missing)} unfinished "
             "shards, expected one with an item; finish the run first"
         )
-    known = _with_model(shards)
+    reference = _with_model(shards)
     for other in (*shards, *empty):
-        _check_made_alike(known, other)
+        _check_made_alike(reference, other)
     return shards, empty, missing
 
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # importing it imports JAX
 
 # Endings of names that an output may not have: see `report_paths`.
 RESERVED = {MANIFEST: "manifests"} | {
-    f"{mark}report{kind}": "reports" for mark in "_." for kind in (".md", ".json", ".html")
+    f"{mark}report{ending_of}": "reports"
+    for mark in "_."
+    for ending_of in (".md", ".json", ".html")
 }
 
 
@@ -39,10 +41,10 @@ def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> 
     Raises:
         InputError: naming the place, and the flag to change.
     """
-    for ending, what in RESERVED.items():
+    for ending, content in RESERVED.items():
         if output.name.endswith(ending):
             raise InputError(
-                f"{flag} {output}: names that end in {ending} are those of {what}; give "
+                f"{flag} {output}: names that end in {ending} are those of {content}; give "
                 "another name"
             )
     _check_place(output, *inputs, flag=flag)
@@ -69,10 +71,12 @@ def check_ending(output: Path, endings: Sequence[str]) -> None:
 
 
 def _check_place(output: Path, *inputs: Path | None, flag: str) -> None:
-    places = {_resolved(place, flag): place for place in (output, manifest_path(output))}
+    places = {
+        _resolved(input_path, flag): input_path for input_path in (output, manifest_path(output))
+    }
     for path in inputs:  # `merge` has two for each shard
-        if path is not None and (place := places.get(_resolved(path, flag))) is not None:
-            raise InputError(f"{flag} {place} is an input of this run; give another name")
+        if path is not None and (input_path := places.get(_resolved(path, flag))) is not None:
+            raise InputError(f"{flag} {input_path} is an input of this run; give another name")
 
 
 def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--output") -> None:
@@ -85,15 +89,15 @@ def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--
         InputError: naming the flag and the places.
     """
     first, *others = outputs
-    if is_stream(first):  # nothing lies beside it
+    if is_stream(first):  # it has no other files
         return
     check_output(first, *inputs, flag=flag)
     for output in others:
         _check_place(output, *inputs, flag=flag)
-    for one, other in itertools.combinations([*outputs, manifest_path(first)], 2):
-        if _resolved(one, flag) == _resolved(other, flag):
+    for first_path, other in itertools.combinations([*outputs, manifest_path(first)], 2):
+        if _resolved(first_path, flag) == _resolved(other, flag):
             raise InputError(
-                f"{flag} {first}: {one} and {other} are one file, and this run would write "
+                f"{flag} {first}: {first_path} and {other} are one file, and this run would write "
                 "both; give another name"
             )
 
@@ -116,7 +120,7 @@ def report_paths(output: Path) -> tuple[Path, Path]:
     No two outputs of one folder share them. Both are `NOWHERE` if the output is a stream.
 
     Raises:
-        InputError: the output has no file name.
+        InputError: the output is a folder.
     """
     if is_stream(output):
         return NOWHERE, NOWHERE
@@ -145,7 +149,7 @@ class PageFlags:
 
 
 def page_paths(args: argparse.Namespace, report: Path, *inputs: Path | None) -> list[Path]:
-    """The page for a browser: --html, otherwise beside the Markdown report.
+    """Return the path of the page for a browser: --html, otherwise next to the Markdown report.
 
     Empty with --no-html, and by default if the output is a stream.
 
@@ -169,7 +173,7 @@ def open_page(pages: Sequence[Path]) -> contextlib.AbstractContextManager[TextIO
 
 
 def remove(paths: Sequence[Path]) -> None:
-    """Remove files, and what is behind their addresses, if they exist."""
+    """Remove files, also at their addresses, if they exist."""
     if not processes.is_first():
         return
     for path in paths:
@@ -197,7 +201,7 @@ class ReportFiles:
             inputs: files that the run reads.
             output: None for --output.
             has_report: False if none of the three is written.
-            has_records: whether the output has records; otherwise the JSON goes to an output that
+            has_records: True if the output has records; otherwise the JSON goes to an output that
                 is a stream.
 
         Raises:
@@ -216,7 +220,7 @@ class ReportFiles:
         """Open a function that writes a report; the files appear when the block ends.
 
         Raises:
-            InputError: as of `io.atomic`.
+            InputError: see `io.atomic`.
         """
         with (
             atomic(self._markdown) as markdown,
@@ -247,11 +251,11 @@ def about_input(args: argparse.Namespace, files_read: InputFiles) -> dict[str, A
 def write_own_manifest(
     args: argparse.Namespace, output: Path, facts: Mapping[str, Any], files: Sequence[Path]
 ) -> Path:
-    """Write the manifest of a command that writes files of its own.
+    """Write the manifest of a command that is not a system.
 
     Args:
-        output: the file beside which it is.
-        facts: what the command knows: inputs, model, failures.
+        output: the file next to which it is.
+        facts: the command's facts: inputs, model, failures.
         files: with results, whose digests the manifest has; none that other commands change.
 
     Returns:

@@ -108,7 +108,7 @@ class Facts:
         def plus(a: Any, b: Any) -> Any:
             return b if a is None else a if b is None else a + b
 
-        noises = [one.noise.record() for one in (self, other) if one.noise is not None]
+        noises = [facts.noise.record() for facts in (self, other) if facts.noise is not None]
         return type(self)(
             seconds=self.seconds + other.seconds,
             warnings=_sum(self.warnings, other.warnings),
@@ -122,26 +122,26 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as a manifest has them."""
-        found: dict[str, Any] = to_json_value(self)
-        return found
+        fields: dict[str, Any] = to_json_value(self)
+        return fields
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
         """Read the facts of a manifest."""
         counters: Any = {
-            name: Counter(found[name]) for name in ("warnings", "counts", "boundaries")
+            name: Counter(fields[name]) for name in ("warnings", "counts", "boundaries")
         }
         effects: Any = {
-            name: found[name] and Effect(**found[name]) for name in ("boundary", "blank")
+            name: fields[name] and Effect(**fields[name]) for name in ("boundary", "blank")
         }
-        noise = found["noise"]
+        noise = fields["noise"]
         if noise is not None:
             spread = {
                 k: Spread(float(v["largest"]), float(v["mean"])) for k, v in noise["spread"].items()
             }
             noise = Noise(**{**noise, "layouts": tuple(noise["layouts"]), "spread": spread})
         return cls(
-            seconds=found["seconds"], n_runs=found["n_runs"], noise=noise, **counters, **effects
+            seconds=fields["seconds"], n_runs=fields["n_runs"], noise=noise, **counters, **effects
         )
 
 
@@ -270,10 +270,10 @@ class AuditedLM:
                 yield from batch
 
         with self.timed():
-            found = iter(call(passing(), **options))
+            results = iter(call(passing(), **options))
         while True:
             with self.timed():  # not the time in which the system makes records
-                result = next(found, END)
+                result = next(results, END)
             if result is END:
                 return
             request = waiting.popleft()
@@ -290,7 +290,7 @@ class AuditedLM:
             self.counts[WITHOUT_SPACE] += sum(
                 lacks_space(request.context, request.continuation) for request in requests
             )
-        own, *others = self._policies.values() or [None]
+        run_policy, *others = self._policies.values() or [None]
         if not others:
             return
         first, self._n_requests = self._n_requests, self._n_requests + len(requests)
@@ -307,10 +307,14 @@ class AuditedLM:
         for rewritten, group in groups.items():
             counts.update(dict.fromkeys(rewritten, len(group)))
             left = {p: name for name, p in self._policies.items() if name not in rewritten}
-            found = audit_boundaries(
-                self._lm.encoder, group, own, [p for p in others if p in left], self._most_positions
+            changed = audit_boundaries(
+                self._lm.encoder,
+                group,
+                run_policy,
+                [p for p in others if p in left],
+                self._most_positions,
             )
-            counts.update({left[policy]: n for policy, n in found.items()})
+            counts.update({left[policy]: n for policy, n in changed.items()})
         self._boundaries.update(counts)
 
     @property
@@ -373,22 +377,22 @@ def effects_of(
     positions = {k * len(items) // n for k in range(n)}
     longest = LONGEST if changed.get("too_long") else left  # as the audit leaves them out
     usable = ((k, e.item) for k, e in enumerate(items.entries()) if e.error is None)
-    for position, (place, item) in enumerate(usable):
+    for position, (index, item) in enumerate(usable):
         if position in positions and (size := len(str(item))) <= min(left, longest):
             sample.append(item)
-            numbers.append(_results(system, records[place]))
+            numbers.append(_results(system, records[index]))
             left -= size
-    own = _way(system, lm, sample, settings) if "blank" in variants else (numbers, [])
+    unchanged = _way(system, lm, sample, settings) if "blank" in variants else (numbers, [])
     out = {}
-    for kind, ways in variants.items():
+    for variant_kind, ways in variants.items():
         other = {
-            name: _way(system, lm, sample, variant) if changed.get(name, 1) else own
+            name: _way(system, lm, sample, variant) if changed.get(name, 1) else unchanged
             for name, variant in ways.items()
         }
-        name = "as_published" if kind == "blank" else next(iter(settings.policies()))
-        has_joints = kind == "blank" and WITHOUT_SPACE in facts.counts
+        name = "as_published" if variant_kind == "blank" else next(iter(settings.policies()))
+        has_joints = variant_kind == "blank" and WITHOUT_SPACE in facts.counts
         logprob = "sum_logprob" if has_joints else "mean_logprob"
-        out[kind] = _effect({name: own, **other}, logprob)
+        out[variant_kind] = _effect({name: unchanged, **other}, logprob)
     return out
 
 

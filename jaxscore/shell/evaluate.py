@@ -79,9 +79,9 @@ def run_system(
         vocabulary = lm.capabilities.vocab_size
     if records.has_extras:
         facts.counts[ON_PAGE_ALONE] += len(records)
-    made = provenance.of_run({**noted, **(about or {})})
+    about_run = provenance.of_run({**noted, **(about or {})})
     records = marked(system, settings, records, facts.noise)
-    return Report(system, settings, records, facts, made, vocabulary, places)
+    return Report(system, settings, records, facts, about_run, vocabulary, places)
 
 
 def add_rows(

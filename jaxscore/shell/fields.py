@@ -181,13 +181,13 @@ def _annotations(record: type) -> Mapping[str, Any]:
     return typing.get_type_hints(record, include_extras=True)
 
 
-def metadata_of(record: type, kind: type[T]) -> list[tuple[str, T]]:
+def metadata_of(record: type, metadata_type: type[T]) -> list[tuple[str, T]]:
     """Fields with their metadata of a kind (`Metric`, `Decision`), in the order of the record."""
     return [
         (name, extra)
         for name, hint in _annotations(record).items()
         for extra in getattr(hint, "__metadata__", ())
-        if isinstance(extra, kind)
+        if isinstance(extra, metadata_type)
     ]
 
 
@@ -212,7 +212,7 @@ def arrow_type(hint: Any) -> str:
     """
     if typing.get_origin(hint) is Annotated:
         hint = typing.get_args(hint)[0]
-    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    parts = [argument for argument in typing.get_args(hint) if argument is not type(None)]
     if typing.get_origin(hint) in (list, Sequence):
         inner = arrow_type(parts[0])
         return inner if inner == ARROW_TYPES[dict] else f"[{inner}]"

@@ -187,7 +187,7 @@ class Flag:
             return self.bare
         values = [self._convert(word) for word in words]
         if values and isinstance(values[0], tuple) and self.type.is_list:  # NAME,NAME
-            return [part for value in values for part in value]
+            return [element for value in values for element in value]
         return values if self.type.is_list else values[-1]
 
     def _convert(self, word: str) -> Any:
@@ -287,7 +287,9 @@ def _value_type(hint: Any) -> ValueType:
     parts = typing.get_args(hint) if typing.get_origin(hint) is not Literal else ()
     is_optional = type(None) in parts
     if is_optional:
-        hint = functools.reduce(operator.or_, (part for part in parts if part is not type(None)))
+        hint = functools.reduce(
+            operator.or_, (argument for argument in parts if argument is not type(None))
+        )
     is_list = typing.get_origin(hint) in (tuple, list, Sequence)
     if is_list:
         hint = typing.get_args(hint)[0]

@@ -114,8 +114,8 @@ class Items(Sequence[Any]):
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
-        for place, row in enumerate(itertools.islice(self._rows(), self._limit)):
-            if place in self._undrawn:
+        for index, row in enumerate(itertools.islice(self._rows(), self._limit)):
+            if index in self._undrawn:
                 continue
             number = f"{self._prefix}{row.number}" if self._prefix else row.number
             entry = read_entry(
@@ -153,14 +153,14 @@ class Items(Sequence[Any]):
         Raises:
             InputError: names the first unusable item.
         """
-        what = self._system.what
+        items = self._system.what
         if self._first is None:
-            raise NoItems(f"found no {what}, expected at least one")
+            raise NoItems(f"found no {items}, expected at least one")
         if all_of_them and (bad := self._malformed) is not None:
             raise InputError(f"{bad.name}: {bad.error}")
         if not self.n_usable:
             raise InputError(
-                f"no {what.removesuffix('s')} is usable; the first, {self._first.name}: "
+                f"no {items.removesuffix('s')} is usable; the first, {self._first.name}: "
                 f"{self._first.error}"
             )
 
@@ -173,12 +173,14 @@ class Items(Sequence[Any]):
     def draw(self, n: int, seed: int) -> None:
         """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
         self._undrawn = ()
-        usable = [place for place, entry in enumerate(self.entries()) if entry.error is None]
+        usable = [index for index, entry in enumerate(self.entries()) if entry.error is None]
         drawn = random.Random(seed).sample(range(len(usable)), min(n, len(usable)))
         self._undrawn = frozenset(usable) - {usable[k] for k in drawn}
         self.n_all, self.n_usable = self.n_all - self.n_usable + len(drawn), len(drawn)
 
-    def recall(self, earlier: Sequence[Record], settings: Settings, made: Mapping[str, Any]) -> int:
+    def recall(
+        self, earlier: Sequence[Record], settings: Settings, facts: Mapping[str, Any]
+    ) -> int:
         """Find the records of an earlier output that may stay, see `System.recall`.
 
         Args:
@@ -197,11 +199,11 @@ class Items(Sequence[Any]):
             )
         self.recalled, n_changed = {}, 0
         records = itertools.chain(earlier, itertools.repeat({}))
-        for place, (entry, record) in enumerate(zip(self.entries(), records, strict=False)):
-            stays = self._system.recall(entry, record, settings, made)
-            n_changed += stays is None and place < len(earlier)
+        for index, (entry, record) in enumerate(zip(self.entries(), records, strict=False)):
+            stays = self._system.recall(entry, record, settings, facts)
+            n_changed += stays is None and index < len(earlier)
             if stays:
-                self.recalled[place] = record
+                self.recalled[index] = record
         if n_changed and n_changed == len(earlier):
             raise InputError("none of its items is the one in the same place of this input")
         return n_changed
@@ -217,7 +219,7 @@ class Items(Sequence[Any]):
             name = (entry.item or {}).get(field)
             if first is None and not isinstance(name, str):
                 raise InputError(
-                    f'{entry.name} has no string "{field}" that names the model; give --model'
+                    f'{entry.name} lacks the string "{field}" that names the model; give --model'
                 )
             first = first or name
             n_others += name != first
@@ -229,7 +231,7 @@ class Items(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return (entry.item for entry in self.entries() if entry.error is None)
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         raise TypeError("items are read in order")
 
 
@@ -459,7 +461,7 @@ def taken_field(name: str) -> str:
     )
 
 
-def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
+def item_of(item_type: type, value: dict[str, Any], where: str) -> Any:
     """An item from an object; `kind` checks what its types do not say.
 
     Raises:
@@ -467,10 +469,10 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
     """
     arguments: dict[str, Any] = {}
     try:
-        value = kind.normalize(value) if hasattr(kind, "normalize") else value
+        value = item_type.normalize(value) if hasattr(item_type, "normalize") else value
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
-    for name, is_always_required, unless, kinds in _fields(kind):
+    for name, is_always_required, unless, kinds in _fields(item_type):
         is_required = is_always_required or (unless is not None and value.get(unless) is None)
         if is_required and name not in value and kinds is not None:
             raise InputError(_missing(name, kinds, value, where, unless))
@@ -485,7 +487,7 @@ def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
             raise (NullError if value[name] is None else InputError)(str(problem)) from None
         arguments[name] = tuple(field) if kinds == (list,) else field
     try:
-        return kind(**arguments)
+        return item_type(**arguments)
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
 
@@ -520,7 +522,7 @@ def _missing(
             f'{where}: no field "{name}" or "{unless}"; if the list of {unless} is {objects[0]!r}, '
             f"add --column {unless}={objects[0]}"
         )
-    expected = " or ".join(NAMES[kind] for kind in kinds)
+    expected = " or ".join(NAMES[json_type] for json_type in kinds)
     names = sorted(value)
     similar = [field for field in names if field != "id" and isinstance(value[field], kinds)]
     likely = LIKELY.get(name, "").split()
@@ -552,9 +554,9 @@ def with_examples(system: System, settings: Any) -> Any:
 
 
 @functools.cache
-def _fields(kind: Any) -> list[tuple[str, bool, str | None, tuple[type, ...] | None]]:
+def _fields(item_type: Any) -> list[tuple[str, bool, str | None, tuple[type, ...] | None]]:
     """Return (name, True if it is required, `UNLESS`, types of `_json_types`) of each field."""
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(item_type)
     return [
         (
             field.name,
@@ -562,7 +564,7 @@ def _fields(kind: Any) -> list[tuple[str, bool, str | None, tuple[type, ...] | N
             field.metadata.get(UNLESS),
             _json_types(hints[field.name]),
         )
-        for field in dataclasses.fields(kind)
+        for field in dataclasses.fields(item_type)
     ]
 
 
@@ -571,8 +573,10 @@ def _json_types(hint: Any) -> tuple[type, ...] | None:
     if hint is Any:
         return None
     if isinstance(hint, types.UnionType):
-        parts = [_json_types(part) for part in typing.get_args(hint)]
-        return None if None in parts else tuple(t for part in parts if part for t in part)
+        parts = [_json_types(argument) for argument in typing.get_args(hint)]
+        return (
+            None if None in parts else tuple(t for argument in parts if argument for t in argument)
+        )
     origin = typing.get_origin(hint) or hint
     return {tuple: (list,), Sequence: (list,), Mapping: (dict,)}.get(origin, (origin,))
 
@@ -580,12 +584,12 @@ def _json_types(hint: Any) -> tuple[type, ...] | None:
 def list_fields(system: System, settings: Settings) -> tuple[str, ...]:
     """Fields that hold a list, which a table may have as JSON text."""
     hints = typing.get_type_hints(system.item)
-    own = (
+    names = (
         name
         for name, hint in hints.items()
         if any(
-            typing.get_origin(part) in (tuple, list, Sequence)
-            for part in (hint, *typing.get_args(hint))
+            typing.get_origin(argument) in (tuple, list, Sequence)
+            for argument in (hint, *typing.get_args(hint))
         )
     )
-    return (*own, *settings.list_fields)
+    return (*names, *settings.list_fields)

@@ -20,7 +20,7 @@ def record_facts(lm: LM) -> dict[str, Any]:
     }
 
 
-def check_made(name: str, earlier: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+def check_made(name: str, earlier: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that a record of an earlier run was made as those of this run are.
 
     Args:
@@ -31,7 +31,7 @@ def check_made(name: str, earlier: Mapping[str, Any], made: Mapping[str, Any]) -
     Raises:
         InputError: the two differ.
     """
-    for fact, value in made.items():
+    for fact, value in current.items():
         other = earlier.get(fact)
         if other != value and (fact != "dtype" or other is not None):
             raise InputError(

@@ -105,10 +105,10 @@ class Prompting:
         if self.tokenizer is None:
             start = "" if self.system is None else self.system + self.system_end
             pairs = zip(prompts, [*answers, ""], strict=True)
-            return start + SEPARATOR.join(one + answer for one, answer in pairs)
+            return start + SEPARATOR.join(text + answer for text, answer in pairs)
         messages = [{"role": "system", "content": self.system}] if self.system else []
-        for one, answer in zip(prompts, answers, strict=False):
-            messages.append({"role": "user", "content": one.rstrip()})
+        for text, answer in zip(prompts, answers, strict=False):
+            messages.append({"role": "user", "content": text.rstrip()})
             messages.append({"role": "assistant", "content": answer.lstrip(" ")})
         messages.append({"role": "user", "content": prompts[-1].rstrip()})
         return chat_template.render(self.tokenizer, messages)
@@ -129,15 +129,17 @@ class Prompting:
             return continuation
         return self.answer_start + bare
 
-    def policies(self, known: Mapping[str, Boundary]) -> dict[str, Boundary]:
+    def policies(self, boundaries: Mapping[str, Boundary]) -> dict[str, Boundary]:
         """A system's boundaries; in a conversation `joint` is `exact`.
 
         The header before an answer often ends in a newline, which `joint` would count to the
         continuation as it does with other spaces at the end of a context.
         """
         if self.tokenizer is None:
-            return dict(known)
-        return {name: "exact" if one == "joint" else one for name, one in known.items()}
+            return dict(boundaries)
+        return {
+            name: "exact" if policy == "joint" else policy for name, policy in boundaries.items()
+        }
 
     @property
     def special_tokens(self) -> bool:
@@ -146,8 +148,8 @@ class Prompting:
 
     def n_left_out(self, keys: Iterable[Hashable]) -> int:
         """Count the items that are one of the examples, and so do not see it."""
-        own = {one.key for one in self.examples}
-        return sum(key in own for key in keys)
+        shown = {example.key for example in self.examples}
+        return sum(key in shown for key in keys)
 
 
 PLAIN = Prompting()  # prompts as they are
@@ -255,10 +257,12 @@ class PromptSettings(ScoringSettings):
 
     def policies(self) -> dict[str, str]:
         """See `ScoringSettings.policies`; in a conversation `joint` is `exact`, see `Prompting`."""
-        found = super().policies()
+        boundaries = super().policies()
         if not self.apply_chat_template:
-            return found
-        return {name: "exact" if one == "joint" else one for name, one in found.items()}
+            return boundaries
+        return {
+            name: "exact" if policy == "joint" else policy for name, policy in boundaries.items()
+        }
 
     def options(self) -> dict[str, Any]:
         """Arguments of `LM.score` and `LM.stream`; a template writes its own special tokens."""
@@ -312,8 +316,8 @@ class PromptSettings(ScoringSettings):
             value if isinstance(value, Row) else Row(k, f"few-shot example {k}", value)
             for k, value in enumerate(self.fewshot, start=1)
         ]
-        known = tuple(read(row.item, row.number, row.where) for row in rows)
-        return dataclasses.replace(self, fewshot=known)
+        examples = tuple(read(row.item, row.number, row.where) for row in rows)
+        return dataclasses.replace(self, fewshot=examples)
 
     def drawn(self) -> list[Any]:
         """The examples before each item, in their order.

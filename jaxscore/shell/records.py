@@ -87,9 +87,9 @@ class Records(LazySequence[Record]):
     def __len__(self) -> int:
         return len(self._ends[0]) - 1
 
-    def element(self, place: int) -> Record:
+    def element(self, index: int) -> Record:
         """See `LazySequence.element`."""
-        return self._change(json.loads(self._read(0, place)))
+        return self._change(json.loads(self._read(0, index)))
 
     def __iter__(self) -> Iterator[Record]:
         return (self._change(json.loads(line)) for line in self._lines())
@@ -104,9 +104,9 @@ class Records(LazySequence[Record]):
             text = self._bytes(0, ends[0], ends[-1])
             yield from (text[a - ends[0] : b - ends[0]] for a, b in pairwise(ends))
 
-    def extra(self, place: int) -> Any:
+    def extra(self, index: int) -> Any:
         """The extra of a record, or None."""
-        text = self._read(1, place)
+        text = self._read(1, index)
         return json.loads(text) if text else None
 
     @property
@@ -114,9 +114,9 @@ class Records(LazySequence[Record]):
         """True if any record has an extra; those that are read from a file have none."""
         return self._ends[1][-1] > 0
 
-    def _read(self, which: int, place: int) -> bytes:
-        place = range(len(self))[place]
-        return self._bytes(which, self._ends[which][place], self._ends[which][place + 1])
+    def _read(self, which: int, index: int) -> bytes:
+        index = range(len(self))[index]
+        return self._bytes(which, self._ends[which][index], self._ends[which][index + 1])
 
     def _bytes(self, which: int, start: int, end: int) -> bytes:
         with self._lock:

@@ -28,8 +28,8 @@ class Rendered:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values, as its JSON file has it."""
-        found: dict[str, Any] = to_json_value(self.data())
-        return found
+        values: dict[str, Any] = to_json_value(self.data())
+        return values
 
     def json(self) -> str:
         """`to_dict` as strict JSON."""
@@ -59,7 +59,7 @@ class Rendered:
 
     def _known_document(self) -> Document:
         if self.document is None:
-            raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
+            raise InputError(f"{self.system} does not have a page; use to_dict or to_frame")
         return self.document
 
     def _repr_markdown_(self) -> str:

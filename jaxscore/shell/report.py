@@ -122,7 +122,7 @@ class Report(Rendered):
         warnings = self.found.warnings
         remarks += warnings[:MOST_WARNINGS]
         if n := len(warnings[MOST_WARNINGS:]):
-            remarks.append(f"and {n} more remarks")
+            remarks.append(f"and {n} more")
         remarks += [
             f"field {field!r} of --by: missing in {each['n_without']} of "
             f"{counted(each['all']['n_items'], self.declared.what)}, whose value is {NONE}"
@@ -137,12 +137,12 @@ class Report(Rendered):
     @functools.cached_property
     def findings(self) -> list[str]:
         """Sentences that say how the headline is to be read."""
-        own = list(self.declared.findings(self))
+        sentences = list(self.declared.findings(self))
         if self.facts.counts["in_reasoning"]:
-            own.insert(0, IN_REASONING)
+            sentences.insert(0, IN_REASONING)
         effect, (_, title) = self.facts.blank, result_of(self.declared)
         if effect is None or not effect.n_items or not effect.raises_most:
-            return own
+            return sentences
         published, with_blank = effect.means.values()
         sampled = f"a sample of {effect.n_items} {unit_title(self.declared)}"
         counts, joints = self.facts.counts, ""
@@ -152,7 +152,7 @@ class Report(Rendered):
                 "space there"
             )
         return [
-            *own,
+            *sentences,
             f"With a space before the answer the {title} is {with_blank:.4g} instead of "
             f"{published:.4g}; see --answer-separator ({sampled}; the space raises the "
             f"probability of {effect.n_raised} of {counted(effect.n_answers, 'answers')}{joints})",
@@ -164,14 +164,16 @@ class Report(Rendered):
         kinds = _judged(self.declared, self.chosen, self.facts.noise)
         if not kinds:
             return []
-        marks: dict[str, list[bool | None]] = {str(one.within): [] for _, one, _ in kinds}
+        marks: dict[str, list[bool | None]] = {str(decision.within): [] for _, decision, _ in kinds}
         for record in self.records:
             for unit in units(self.declared, record):
-                for mark, found in marks.items():
-                    found.append(unit.get(mark))
+                for mark, values in marks.items():
+                    values.append(unit.get(mark))
         return [
-            margins.count(one.title, str(one.statistic), spread, marks[str(one.within)])
-            for _, one, spread in kinds
+            margins.count(
+                decision.title, str(decision.statistic), spread, marks[str(decision.within)]
+            )
+            for _, decision, spread in kinds
         ]
 
     @property
@@ -210,8 +212,8 @@ class Report(Rendered):
             left_out = f"; {n} are too long to be audited"
         if n := audit.get("n_passed_over"):
             left_out += f"; a sample, {n} others are not audited"
-        own = next(iter(self.chosen.policies()))
-        lines = [f"{own}: of {counted(audit['n_requests'], 'requests')} {changes}{left_out}"]
+        chosen = next(iter(self.chosen.policies()))
+        lines = [f"{chosen}: of {counted(audit['n_requests'], 'requests')} {changes}{left_out}"]
         effect = self.facts.boundary
         if "effect" in audit and effect is not None:
             moved = ", ".join(f"{mean:.4g} ({way})" for way, mean in effect.means.items())
@@ -249,14 +251,14 @@ class Report(Rendered):
 
     def data(self) -> dict[str, Any]:
         """The report's JSON file, `Estimate`s still whole."""
-        found, noise = self.found, self.facts.noise
+        summary, noise = self.found, self.facts.noise
         is_audited = getattr(self.chosen, "audit_noise", 0) or noise is not None
         audited = {"noise": noise and noise.record(self.decisions)} if is_audited else {}
         blank = self.answer_blank()
         return {
-            "summary": found.numbers,
+            "summary": summary.numbers,
             **({"slices": self.slices} if self.slices else {}),
-            **found.details,
+            **summary.details,
             **self._counted(),
             **({} if blank is None else {"answer_blank": blank}),
             **({"boundary_audit": self.boundary_audit()} if self.chosen.policies() else {}),
@@ -292,8 +294,8 @@ class Report(Rendered):
         They are the field `strips` of `PAGE`, each as `Strip.to_page` makes it.
         """
 
-        def strips_of(place: int) -> list[Strip]:
-            page = self.records.extra(place) or {"strips": ()}
+        def strips_of(index: int) -> list[Strip]:
+            page = self.records.extra(index) or {"strips": ()}
             return [Strip.from_page(fields) for fields in page["strips"]]
 
         places = range(len(self.records)) if self.records.has_extras else ()
@@ -362,9 +364,15 @@ def _judged(
         return []
     largest = {name: spread.largest for name, spread in noise.spread.items()}
     return [
-        (field, one, one.spread(largest, settings) if callable(one.spread) else largest[one.spread])
-        for field, one in marked_decisions(system)
-        if callable(one.spread) or one.spread in largest
+        (
+            field,
+            decision,
+            decision.spread(largest, settings)
+            if callable(decision.spread)
+            else largest[decision.spread],
+        )
+        for field, decision in marked_decisions(system)
+        if callable(decision.spread) or decision.spread in largest
     ]
 
 
@@ -390,8 +398,10 @@ def marked(system: System, settings: Settings, records: Records, noise: Noise | 
 
 def _raised(earlier: Any, spread: float) -> float | str | None:
     """The larger of a noted spread and another one, as JSON has it."""
-    known = math.inf if earlier == "Infinity" else earlier if isinstance(earlier, float) else 0.0
-    return json_number(max(known, spread))
+    earlier_spread = (
+        math.inf if earlier == "Infinity" else earlier if isinstance(earlier, float) else 0.0
+    )
+    return json_number(max(earlier_spread, spread))
 
 
 def _mark(unit: Record, field: str, decision: Decision, spread: float) -> bool | None:

@@ -84,13 +84,13 @@ def united_noise(records: Sequence[Mapping[str, Any]]) -> Noise | None:
     spread = {}
     for name in records[0]["spread"]:
         parts = [(record["n_requests"], record["spread"][name]) for record in records]
-        largest = max(float(part["largest"]) for _, part in parts)
-        total = math.fsum(n * float(part["mean"]) for n, part in parts)
+        largest = max(float(spread_of["largest"]) for _, spread_of in parts)
+        total = math.fsum(n * float(spread_of["mean"]) for n, spread_of in parts)
         spread[name] = Spread(largest, total / sum(n for n, _ in parts))
     counts = {}
     for name in ("n_tokens", "n_greedy_differs"):
-        known = [record[name] for record in records if record[name] is not None]
-        counts[name] = sum(known) if known else None
+        counted = [record[name] for record in records if record[name] is not None]
+        counts[name] = sum(counted) if counted else None
     layouts = tuple(dict.fromkeys(name for record in records for name in record["layouts"]))
     n_requests = sum(record["n_requests"] for record in records)
     return Noise(n_requests, layouts, spread, **counts)
@@ -126,8 +126,8 @@ class Draw:
         self._n_seen += 1
         if len(self.pairs) < self._n:
             self.pairs.append((request, result))
-        elif (place := self._random.randrange(self._n_seen)) < self._n:
-            self.pairs[place] = request, result
+        elif (slot := self._random.randrange(self._n_seen)) < self._n:
+            self.pairs[slot] = request, result
 
 
 class OtherLayouts:
@@ -167,23 +167,30 @@ class OtherLayouts:
         def again(lm: LocalLM, requests: list[Request]) -> list[ScoredRequest]:
             return lm.score(requests, **options)
 
-        found = self._in_all(pairs, again)
-        if not found:
+        results = self._in_all(pairs, again)
+        if not results:
             return None
-        spread = {f"token_{name}": _spread(_of_entries(own, name) for own in found)
-                  for name in OF_TOKENS}  # fmt: skip
-        spread |= {
-            f"token_{name}": _spread(_of_measures(own, name) for own in found)
-            for name in OF_TWO_MODELS
-            if name in found[0][0].measures
+        spread = {
+            f"token_{name}": _spread(_of_entries(each, name) for each in results)
+            for name in OF_TOKENS
         }
-        spread |= {name: _spread(_of_request(own, name) for own in found) for name in OF_REQUESTS}
+        spread |= {
+            f"token_{name}": _spread(
+                _of_measures(request_results, name) for request_results in results
+            )
+            for name in OF_TWO_MODELS
+            if name in results[0][0].measures
+        }
+        spread |= {
+            name: _spread(_of_request(request_results, name) for request_results in results)
+            for name in OF_REQUESTS
+        }
         return Noise(
-            n_requests=len(found),
+            n_requests=len(results),
             layouts=self._names,
             spread=spread,
-            n_tokens=sum(own[0].n_scored for own in found),
-            n_greedy_differs=sum(_n_greedy_differs(own) for own in found),
+            n_tokens=sum(request_results[0].n_scored for request_results in results),
+            n_greedy_differs=sum(_n_greedy_differs(request_results) for request_results in results),
         )
 
     def labels(
@@ -193,19 +200,22 @@ class OtherLayouts:
 
         Args:
             pairs: see `Draw.pairs`.
-            truncate: that of the run.
+            truncate: the run's value.
         """
 
         def again(lm: LocalLM, requests: list[LabelRequest]) -> list[LabelScores]:
             return lm.label(requests, truncate=truncate)
 
-        found = self._in_all(pairs, again)
-        if not found:
+        results = self._in_all(pairs, again)
+        if not results:
             return None
         spread = {
-            f"label_{name}": _spread(_of_entries(own, name) for own in found) for name in OF_LABELS
+            f"label_{name}": _spread(
+                _of_entries(request_results, name) for request_results in results
+            )
+            for name in OF_LABELS
         }
-        return Noise(len(found), self._names, spread)
+        return Noise(len(results), self._names, spread)
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -227,32 +237,32 @@ def _spread(values: Iterable[float]) -> Spread:
     return Spread(max(every), math.fsum(every) / len(every))
 
 
-def _of_entries(own: Sequence[Any], name: str) -> float:
+def _of_entries(results: Sequence[Any], name: str) -> float:
     """Largest spread of an entry of an array over one request's results."""
-    if any(result.error is not None for result in own):
+    if any(result.error is not None for result in results):
         return math.inf
-    return _largest(own, [getattr(result, name) for result in own])
+    return _largest(results, [getattr(result, name) for result in results])
 
 
-def _of_measures(own: Sequence[ScoredRequest], name: str) -> float:
-    if any(result.error is not None for result in own):
+def _of_measures(results: Sequence[ScoredRequest], name: str) -> float:
+    if any(result.error is not None for result in results):
         return math.inf
-    return _largest(own, [result.measures[name] for result in own])
+    return _largest(results, [result.measures[name] for result in results])
 
 
-def _largest(own: Sequence[Any], arrays: Sequence[np.ndarray]) -> float:
-    known = np.isfinite(own[0].logprob)
-    values = np.stack([array[known].astype(np.float64) for array in arrays])
+def _largest(results: Sequence[Any], arrays: Sequence[np.ndarray]) -> float:
+    is_scored = np.isfinite(results[0].logprob)
+    values = np.stack([array[is_scored].astype(np.float64) for array in arrays])
     return float(np.ptp(values, axis=0).max())
 
 
-def _of_request(own: Sequence[ScoredRequest], name: str) -> float:
-    if any(result.error is not None for result in own):
+def _of_request(results: Sequence[ScoredRequest], name: str) -> float:
+    if any(result.error is not None for result in results):
         return math.inf
-    values = [getattr(result, name) for result in own]
+    values = [getattr(result, name) for result in results]
     return max(values) - min(values)
 
 
-def _n_greedy_differs(own: Sequence[ScoredRequest]) -> int:
-    known = [result.greedy[result.scored] for result in own if result.error is None]
-    return int((np.any(known, axis=0) != np.all(known, axis=0)).sum())
+def _n_greedy_differs(results: Sequence[ScoredRequest]) -> int:
+    greedy = [result.greedy[result.scored] for result in results if result.error is None]
+    return int((np.any(greedy, axis=0) != np.all(greedy, axis=0)).sum())

@@ -153,8 +153,12 @@ class ScoringSettings(Settings):
 
     def policies(self) -> dict[str, str]:
         """See `Settings.policies`; `boundaries` has the names."""
-        own = getattr(self, "boundary", None)
-        names = () if own is None else (own, *(name for name in self.boundaries if name != own))
+        chosen = getattr(self, "boundary", None)
+        names = (
+            ()
+            if chosen is None
+            else (chosen, *(name for name in self.boundaries if name != chosen))
+        )
         return {name: self.boundaries[name] for name in names}
 
     def variants(self) -> dict[str, dict[str, Self]]:
@@ -301,17 +305,17 @@ class WindowSettings(Settings):
         """
         if not self.reads_windows:
             return {}
-        most = lm.capabilities.max_positions
-        if not lm.capabilities.is_local or most is None:
+        max_positions = lm.capabilities.max_positions
+        if not lm.capabilities.is_local or max_positions is None:
             raise InputError(
                 "max_length, stride and score_from: windows are cut from token ids, which an "
                 "endpoint does not take; take a local model"
             )
-        length = self.max_length or most
-        if length > most:
+        length = self.max_length or max_positions
+        if length > max_positions:
             raise InputError(
-                f"max_length is {length}, and the model takes {most} positions; give at most that, "
-                "or leave it out"
+                f"max_length is {length}, and the model takes {max_positions} positions; give at "
+                "most that, or leave it out"
             )
         stride = length if self.stride is None else self.stride
         bos = tuple(lm.encoder.prefix) if self.window_bos == "every" else ()

@@ -168,15 +168,15 @@ class System:
                 f"found one {self.what.removesuffix('s')}, expected a list of them; put it in "
                 "brackets"
             )
-        for place, value in enumerate(source, start=1):
-            yield Row(place, f"item {place}", value)
+        for number, value in enumerate(source, start=1):
+            yield Row(number, f"item {number}", value)
 
     def check(self, items: "Items", settings: Any) -> None:
         """Refuse or draw items before a model is loaded; by default refuse if none is usable."""
         items.require_usable()
 
     def recall(
-        self, entry: "Entry", record: Record, settings: Any, made: Mapping[str, Any]
+        self, entry: "Entry", record: Record, settings: Any, current: Mapping[str, Any]
     ) -> bool | None:
         """Decide if a record of an earlier output may stay; `score` finds it in `Items.recalled`.
 
@@ -204,7 +204,7 @@ class System:
         if not self.parts:
             return [record]
         shared = {name: value for name, value in record.items() if name != self.parts}
-        return [{**shared, **part} for part in record.get(self.parts, ())]
+        return [{**shared, **entry} for entry in record.get(self.parts, ())]
 
 
 class LenientSystem(System):
@@ -254,8 +254,8 @@ def unit_type(system: System) -> type:
     """Return the declared type of a unit."""
     if not system.parts:
         return system.record
-    (part,) = typing.get_args(typing.get_type_hints(system.record)[system.parts])
-    return typing.cast(type, part)
+    (unit,) = typing.get_args(typing.get_type_hints(system.record)[system.parts])
+    return typing.cast(type, unit)
 
 
 def unit_title(system: System) -> str:
@@ -263,9 +263,9 @@ def unit_title(system: System) -> str:
     return f"{unit_fields(system, Paired)[0][0]}s" if system.parts else system.what
 
 
-def unit_fields(system: System, kind: type[T]) -> list[tuple[str, T]]:
+def unit_fields(system: System, metadata_type: type[T]) -> list[tuple[str, T]]:
     """Fields of a unit with their metadata of a type, such as `Decision`."""
-    return metadata_of(unit_type(system), kind)
+    return metadata_of(unit_type(system), metadata_type)
 
 
 def result_of(system: System) -> tuple[str, str]:

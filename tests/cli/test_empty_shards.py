@@ -36,7 +36,7 @@ def test_empty_inputs_are_finished_shards(run, data, monkeypatch):
     words = [word for word in score(data / "in", f"{data}/out/") if word != "--quiet"]
     ran = run(*words, "--no-html")
     assert ran.code == 0
-    assert f"{data}/in/b.jsonl: there is no item in it; its output has no records\n" in ran.err
+    assert f"{data}/in/b.jsonl: found no item; its output is empty\n" in ran.err
     assert "done     5 of 5 files, 0 were finished, 0 failed" in ran.out
     out = data / "out"
     assert (out / "b.jsonl").read_bytes() == b""

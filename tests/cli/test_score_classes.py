@@ -74,7 +74,7 @@ def test_a_resumed_run_with_other_ids_computes_them(run, place):
         (("--class", "x="), "argument --class: class x: contains no ids, expected at least one"),
         (("--class", "x=none.txt"), "none.txt: No such file or directory; expected ids such as"),
         (("--class", "x=99999"), "class x has id 99999, expected 0 to"),
-        (("--word-correction",), "has no effect without --unit word"),
+        (("--word-correction",), "only matters with --unit word"),
     ],
 )
 def test_classes_that_are_refused(run, place, words, message):

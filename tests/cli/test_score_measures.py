@@ -182,19 +182,19 @@ def test_a_failed_text_has_none_and_a_run_goes_on_with_its_journal(run, place):
         (("--unit", "letter"), "'letter', expected one of"),
         (
             ("--measures", "rank", "--min-k", "0.3"),
-            "min_k is 0.3, which has no effect without --measures min_k",
+            "min_k is 0.3, which only matters with --measures min_k",
         ),
         (
             ("--measures", "rank", "--top-k", "3"),
-            "top_k is 3, which has no effect without --measures top_k",
+            "top_k is 3, which only matters with --measures top_k",
         ),
         (
             ("--log-base", "e"),
-            "log_base is 'e', which has no effect without --unit word",
+            "log_base is 'e', which only matters with --unit word",
         ),
         (
             ("--leading-blank", "skip"),
-            "leading_blank is 'skip', which has no effect without --unit",
+            "leading_blank is 'skip', which only matters with --unit",
         ),
     ],
 )

@@ -62,7 +62,7 @@ def test_all_tables_have_the_same_rows(run, place, unit):
     assert rows[-1] == {
         "id": "c",
         "condition": "x",
-        "error": "its continuation has no token of its own; is it empty?",
+        "error": "its continuation adds no token to the context; is it empty?",
     }
     assert list(rows[0])[:10] == ["id", "condition", *COLUMNS[unit]]
     for ending in ("csv", "tsv", "parquet"):

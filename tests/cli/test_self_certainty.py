@@ -361,7 +361,7 @@ def test_usage_that_cannot_work(run, folder, monkeypatch):
     name = ("self-certainty", "--input-file", folder / "in.json")
     ran = run(*name)
     assert ran.code == 2
-    assert 'item 1 (session_id a) has no string "generator" that names the model' in ran.err
+    assert 'item 1 (session_id a) lacks the string "generator" that names the model' in ran.err
     ran = run(*flags(folder, "--output-file", folder / "out.parquet"))
     assert ran.code == 2
     assert "the output is JSON; give a name ending in .json" in ran.err

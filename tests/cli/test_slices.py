@@ -244,7 +244,7 @@ def test_systems_without_means_have_no_slices(run, place):
     assert "--by: no such flag" in run(*command, "--by", "question").err
     assert run(*command, "--quiet").code == 0
     refused = run("report", output, "--by", "question")
-    assert (refused.code, "paths has no means of slices" in refused.err) == (2, True)
+    assert (refused.code, "paths does not report means" in refused.err) == (2, True)
 
 
 def test_the_example_of_the_page(run, tmp_path, monkeypatch):

@@ -160,7 +160,9 @@ def test_the_model_that_the_first_item_names():
 
     some = items([{"generator": "a"}, {"generator": "b"}, {}], Names())
     assert some.named_model("generator") == ("a", 2)
-    with pytest.raises(InputError, match='item 1 has no string "generator" that names the model'):
+    with pytest.raises(
+        InputError, match='item 1 lacks the string "generator" that names the model'
+    ):
         items([{"generator": 3}], Names()).named_model("generator")
 
 

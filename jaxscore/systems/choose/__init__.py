@@ -260,11 +260,11 @@ MEANS = {
 
 
 def _problem(result: ScoredRequest) -> str | None:
-    """Why an option has no log-probability of all of its tokens, or None if it has one."""
+    """Return why tokens of an option lack a log-probability, or None if all have one."""
     if result.error is not None:
         return result.error
     if not result.n_tokens:
-        return "it has no tokens of its own, so it has no probability"
+        return "it adds no token to the context, and so lacks a probability"
     if result.n_scored < result.n_tokens:
         return (
             "its first token has nothing before it and so no probability; give a context, or a "
@@ -274,7 +274,7 @@ def _problem(result: ScoredRequest) -> str | None:
 
 
 def _failed(item: Item, error: str) -> dict[str, Any]:
-    """The record of an item that cannot be scored, without `id`."""
+    """Return the record of an item that cannot be scored, without `id`."""
     asked = {"context": item.context, "options": list(item.options), "category": item.category}
     return {**asked, "error": error}
 
@@ -285,7 +285,7 @@ def _record(
     results: Sequence[ScoredRequest],
     before: Sequence[Sequence[float | None]],
 ) -> dict[str, Any]:
-    """The record of an item without `id`: `error` and no scores if an option failed.
+    """Return the record of an item without `id`: `error` and no scores if an option failed.
 
     Args:
         results: one for each option, in each order.
@@ -299,9 +299,9 @@ def _record(
         "options": list(options),
         "category": item.category,
     }
-    for place, result in enumerate(results):
+    for index, result in enumerate(results):
         if (problem := _problem(result)) is not None:
-            return _failed(item, f"option {place % len(options) + 1}: {problem}")
+            return _failed(item, f"option {index % len(options) + 1}: {problem}")
     totals = [float(result.sum_logprob or 0.0) for result in results]
     rows = [totals[k : k + len(options)] for k in range(0, len(totals), len(options))]
     is_cut = any(result.truncated for result in results)
@@ -377,7 +377,7 @@ def n_bytes(option: str) -> int:
 
 
 def right_options(options: Sequence[str], gold: int) -> list[bool]:
-    """Whether each option is right: its text equals the gold option's."""
+    """Return True for each option whose text equals the gold option's."""
     return [option == options[gold] for option in options]
 
 
@@ -628,7 +628,7 @@ class Choose(System):
             "ties": _count_ties(good),
             **summarise(with_gold, columns, settings.n_bootstrap, settings.seed, "category"),
         }
-        found = calibration(
+        curve = calibration(
             (record["probability"] for record in with_gold),
             (truth(record["options"], record["gold"]) for record in with_gold),
         )
@@ -636,7 +636,7 @@ class Choose(System):
             headline=headline(numbers),
             numbers=numbers,
             details={
-                "calibration": found,
+                "calibration": curve,
                 **({"places": mean_places(good)} if settings.orders else {}),
             },
             failures=failed(records),

@@ -46,8 +46,10 @@ class Item(ExampleItem):
         """Check the options and turn `gold` into an index."""
         for number, option in enumerate(self.options, start=1):
             if not isinstance(option, str) or not option:
-                kind = "empty" if option == "" else json_kind(option)
-                raise InputError(f'field "options", entry {number} is {kind}, expected a text')
+                value_type = "empty" if option == "" else json_kind(option)
+                raise InputError(
+                    f'field "options", entry {number} is {value_type}, expected a text'
+                )
         if len(self.options) < 2:
             raise InputError(f'field "options" has {len(self.options)} texts, expected at least 2')
         object.__setattr__(self, "gold", _gold_index(self.gold, self.options))

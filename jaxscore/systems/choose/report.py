@@ -170,17 +170,17 @@ def _places(places: Mapping[str, Any]) -> list[Section]:
 
 def _items(source: Source) -> Items:
     every = source.items
-    places = worst_first(every, _surety)
-    items = [every[place] for place in places[: n_listed(len(places))]]
+    order = worst_first(every, _surety)
+    items = [every[index] for index in order[: n_listed(len(order))]]
     best = [item["probability"][item["choice"]] for item in items]
     right = [
         None if item.get("gold") is None else item["probability"][item["gold"]] for item in items
     ]
-    found = Items(
+    listed = Items(
         units="items",
         order="wrong ones first, the least probable right option first",
         n_all=source.n_items,
-        n_beyond=len(places) - len(items),
+        n_beyond=len(order) - len(items),
         columns=[
             Column("Item", "text", [_heading(item) for item in items]),
             Column("Category", "category", [item["category"] for item in items]),
@@ -212,7 +212,7 @@ def _items(source: Source) -> Items:
         ],
         within_noise=within_noise(source.record, items),
     )
-    return with_failures(found, source.record["failures"])
+    return with_failures(listed, source.record["failures"])
 
 
 def _surety(item: Mapping[str, Any]) -> tuple[bool, float]:

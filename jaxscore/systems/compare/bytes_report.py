@@ -65,7 +65,7 @@ def span_items(spans: Sequence[Mapping[str, Any]]) -> Items:
     values = [[significant(span[name]) for span in spans] for name in ("a", "b", "difference")]
     titles = ("A, bits per byte", "B, bits per byte", "B - A")
     return Items(
-        what="spans",
+        units="spans",
         order="largest difference per byte first",
         n_all=len(spans),
         columns=[

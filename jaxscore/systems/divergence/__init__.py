@@ -1,4 +1,4 @@
-"""How far two models lie apart on the same texts, token by token."""
+"""Divergence of two models on the same texts, token by token."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,15 +76,15 @@ class Record(TypedDict, total=False):
 def _record(
     item: Item, talk: Conversation | None, scored: ScoredRequest, settings: Settings
 ) -> dict[str, Any]:
-    """The record of a text; values per token are NumPy arrays, NaN for null."""
+    """Return the record of a text; values per token are NumPy arrays, NaN for null."""
     if scored.error:
         return {"error": scored.error}
-    values, known = values_of(scored), scored.scored
-    same = _aligned(values["same_argmax"], known).tolist()
+    values, is_scored = values_of(scored), scored.scored
+    same = _aligned(values["same_argmax"], is_scored).tolist()
     arrays = {
         "token_ids": scored.token_ids,
         "tokens": scored.tokens,
-        **{name: _aligned(values[name], known) for name in NUMBERS},
+        **{name: _aligned(values[name], is_scored) for name in NUMBERS},
         "same_argmax": [None if value != value else bool(value) for value in same],
     }
     means = means_of(values, scored.n_tokens)
@@ -104,15 +104,15 @@ def _record(
     return {**arrays, **means, PAGE: page}
 
 
-def _aligned(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """float32 [n_tokens] with NaN for tokens without a probability."""
-    out = np.full(len(known), np.nan, np.float32)
-    out[known] = values
+def _aligned(values: np.ndarray, is_scored: np.ndarray) -> np.ndarray:
+    """Return float32 [n_tokens] with NaN for tokens without a probability."""
+    out = np.full(len(is_scored), np.nan, np.float32)
+    out[is_scored] = values
     return out
 
 
 def headline(kl: Estimate, same_argmax: Estimate) -> str:
-    """The mean KL divergence with its interval, and the share of equal argmaxes."""
+    """Return the mean KL divergence with its interval, and the share of equal argmaxes."""
     if kl.mean is None or same_argmax.mean is None:
         return "no token was scored"
     return (
@@ -122,7 +122,7 @@ def headline(kl: Estimate, same_argmax: Estimate) -> str:
 
 
 class Divergence(System):
-    """How far apart are two models on the same texts? p is the distribution over
+    """Compare two models on the same texts, token by token. p is the distribution over
     the next token of --model, q that of --reference. The same model twice, with
     another --reference-dtype, --reference-quantize or --reference-lora, shows what
     that setting changes.
@@ -147,8 +147,8 @@ class Divergence(System):
       intervals, percentiles, the tokens and texts with the largest divergence), its
       numbers, OUT.jsonl.report.json, OUT.jsonl.report.html, a page for a browser
       with the tokens of these texts colored by KL(p || q), and OUT.jsonl.run.json:
-      how it was made. With --summary-only the report of `merge` has no percentiles
-      and no tokens.
+      how it was made. With --summary-only the report of `merge` lacks percentiles
+      and tokens.
 
     exit code: 0 all compared, 1 some texts failed (their lines hold `error`),
                2 unusable input, or two models that cannot be compared.

@@ -11,7 +11,7 @@ from jaxscore.analysis.bootstrap import Estimate, estimate, estimate_of_groups
 from jaxscore.analysis.text_measures import perplexity
 from jaxscore.types.results import ScoredRequest
 
-NUMBERS = (  # per token, float32 nats; `same_argmax` stands beside them
+NUMBERS = (  # per token, float32 nats; also `same_argmax`
     "kl",
     "reverse_kl",
     "js",
@@ -29,9 +29,9 @@ RATIOS = ("binoculars", "binoculars_upstream")  # per text
 
 def values_of(scored: ScoredRequest) -> dict[str, np.ndarray]:
     """float32 [n_scored] of each name in `PER_TOKEN`, for the tokens that have a probability."""
-    known = scored.scored
-    values = {name: measure[known] for name, measure in scored.measures.items()}
-    values |= {"logprob": scored.logprob[known], "entropy": scored.entropy[known]}
+    is_scored = scored.scored
+    values = {name: measure[is_scored] for name, measure in scored.measures.items()}
+    values |= {"logprob": scored.logprob[is_scored], "entropy": scored.entropy[is_scored]}
     # - sum p ln q = H(p) + KL(p || q)
     values["cross_entropy"] = values["entropy"] + values["kl"]
     values["logprob_difference"] = values["logprob"] - values["reference_logprob"]
@@ -71,14 +71,14 @@ def kl_of_texts(
 ) -> Iterator[tuple[int, Mapping[str, Any], np.ndarray | None]]:
     """Place, record and float32 [n_tokens] KL divergence of each text with a scored token.
 
-    With `summary_only` a run has the values per token beside its records, and a file has none:
-    None.
+    With `summary_only` a run has the values per token in the extras of its records, and a file
+    does not: None.
     """
-    extra = getattr(records, "extra", lambda place: None)
-    for place, record in enumerate(records):
+    extra = getattr(records, "extra", lambda index: None)
+    for index, record in enumerate(records):
         if record.get("n_scored"):
-            kl = (record if "kl" in record else extra(place) or {}).get("kl")
-            yield place, record, None if kl is None else np.array(kl, np.float32)
+            kl = (record if "kl" in record else extra(index) or {}).get("kl")
+            yield index, record, None if kl is None else np.array(kl, np.float32)
 
 
 def summarise(records: Sequence[Mapping[str, Any]], n_bootstrap: int, seed: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _percentiles(kl: np.ndarray, n: int) -> dict[str, Any]:
     None if not all are known, there are fewer than two, or less than one of them would lie above.
     """
     is_known = 1 < n == len(kl)
-    # Compared in whole thousandths, since 1 - 99.9 / 100 is no float64.
+    # Compared in whole thousandths, since 1 - 99.9 / 100 is not exact.
     has = {name: is_known and n * round(1000 - 10 * q) >= 1000 for name, q in PERCENTILES.items()}
     values = np.percentile(kl, [*PERCENTILES.values()]) if is_known else np.zeros(len(PERCENTILES))
     return {

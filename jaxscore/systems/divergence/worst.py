@@ -28,7 +28,7 @@ class Worst:
         self._size, self._order = size, itertools.count(0, -1)
 
     def takes(self, value: float) -> bool:
-        """Whether an item of this value would be retained; one of 0 is not."""
+        """Return True if an item of this value would be retained; one of 0 is not."""
         return value > 0 and (len(self._heap) < self._size or value > self._heap[0][0])
 
     def add(self, value: float, item: Any) -> None:
@@ -45,44 +45,44 @@ class Worst:
             self.add(value, item)
 
     def largest_first(self) -> list[Any]:
-        """The retained items."""
+        """Return the retained items."""
         ordered = sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))
         return [item for _, _, item in ordered]
 
 
 def worst_texts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The records with the largest mean first, with their extras; none of 0."""
+    """Return the records with the largest mean first, with their extras; none of 0."""
     worst = Worst()
-    for place, record, _ in kl_of_texts(records):
-        worst.offer(float(record["mean_kl"]), place)
-    return [_with_extra(records, place) for place in worst.largest_first()]
+    for index, record, _ in kl_of_texts(records):
+        worst.offer(float(record["mean_kl"]), index)
+    return [_with_extra(records, index) for index in worst.largest_first()]
 
 
 def worst_tokens(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The largest KL divergence first; none of 0, and none of texts without values per token."""
+    """Return the tokens with the largest KL divergence first, without those of 0."""
     worst = Worst()
-    for place, _, kl in kl_of_texts(records):
+    for index, _, kl in kl_of_texts(records):
         if kl is None:
             continue
         for k in np.argsort(-kl, kind="stable").tolist():  # NaN is last
             if not worst.takes(float(kl[k])):
                 break
-            worst.add(float(kl[k]), (place, k))
-    return [_token(_with_extra(records, place), k) for place, k in worst.largest_first()]
+            worst.add(float(kl[k]), (index, k))
+    return [_token(_with_extra(records, index), k) for index, k in worst.largest_first()]
 
 
-def _token(text: Mapping[str, Any], place: int) -> dict[str, Any]:
+def _token(text: Mapping[str, Any], index: int) -> dict[str, Any]:
     """A token by its index in the continuation, as text, with whole characters."""
-    names, start = text["tokens"], max(0, place - DECODED)
-    pieces = token_bytes(names[start : place + SHARED], byte_level=is_byte_level(names))
+    names, start = text["tokens"], max(0, index - DECODED)
+    pieces = token_bytes(names[start : index + SHARED], byte_level=is_byte_level(names))
     first, characters = next(
-        (first, text) for first, end, text in characters_of(pieces) if end > place - start
+        (first, text) for first, end, text in characters_of(pieces) if end > index - start
     )
-    head = text.get("context", "").rstrip() if place <= DECODED else ""
-    numbers = {name: text[name][place] for name in (*NUMBERS, "same_argmax")}
+    head = text.get("context", "").rstrip() if index <= DECODED else ""
+    numbers = {name: text[name][index] for name in (*NUMBERS, "same_argmax")}
     return {
         "id": text["id"],
-        "place": place,
+        "place": index,
         "before": (head + joined_bytes(pieces[:first]))[-BEFORE:],
         "token": characters,
         **numbers,
@@ -109,6 +109,6 @@ def strip_of(text: Mapping[str, Any]) -> Strip:
     return Strip("", text.get("context", ""), scored)
 
 
-def _with_extra(records: Any, place: int) -> dict[str, Any]:
-    """A record of a run, and what only its page has."""
-    return {**records[place], **(records.extra(place) or {})}
+def _with_extra(records: Any, index: int) -> dict[str, Any]:
+    """Return a record of a run with the fields of its page."""
+    return {**records[index], **(records.extra(index) or {})}

@@ -40,7 +40,7 @@ TOO_WIDE = (
     "windows read up to {length} tokens, and on a CPU shorter ones are faster: with --max-length "
     "512 tokens have less context"
 )
-NO_PROBABILITY = "it has no token that has a probability"
+NO_PROBABILITY = "none of its tokens has a probability"
 NO_CHUNK = "it is shorter than a window of {length} tokens, whose second half is scored"
 BEGIN = 100  # characters of a document in its record
 BLANKS = re.compile(r"\s+")
@@ -224,7 +224,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 class Perplexity(System):
-    """How well does a model predict whole documents, however long? Each token is
+    """Measure how well a model predicts whole documents of any length. Each token is
     scored once, in windows that the model can read.
 
     input, one of

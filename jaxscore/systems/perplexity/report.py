@@ -50,15 +50,15 @@ def report(source: Source) -> Document:
     """The report of a run."""
     record = source.record
     documents = source.items
-    places = worst_first(documents, lambda document: (-document["bits_per_byte"],))
-    listed = [documents[place] for place in places[: n_listed(len(places))]]
-    items = _items(listed, source.n_items, len(places) - len(listed))
+    order = worst_first(documents, lambda document: (-document["bits_per_byte"],))
+    listed = [documents[index] for index in order[: n_listed(len(order))]]
+    items = _items(listed, source.n_items, len(order) - len(listed))
     return Document(
         system="perplexity",
         title=f"Perplexity: {model_of(record)}",
         verdict=verdict(source),
         cards=_cards(record["summary"]),
-        charts=_charts(Lazy(places.tolist(), documents.element)),
+        charts=_charts(Lazy(order.tolist(), documents.element)),
         items=with_failures(items, record["failures"]),
         sections=closing(record, "documents"),
         about=_explanation(record),
@@ -99,8 +99,8 @@ def _cards(summary: Mapping[str, Any]) -> list[Card]:
 def _charts(documents: Sequence[Mapping[str, Any]]) -> list[Chart]:
     charts = []
     numbers = numbers_of(documents, ("n_scored", "bits_per_byte"))
-    if (found := counts(numbers["bits_per_byte"])) is not None:
-        svg = histogram(found, title="Bits per byte", units="documents", label="bits per byte")
+    if (counted := counts(numbers["bits_per_byte"])) is not None:
+        svg = histogram(counted, title="Bits per byte", units="documents", label="bits per byte")
         charts.append(Chart("Bits per byte of a document", svg))
     points = count_points(numbers["n_scored"], numbers["bits_per_byte"])
     labels = Labels("scored tokens", "bits per byte", "documents")

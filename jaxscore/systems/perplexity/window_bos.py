@@ -72,14 +72,14 @@ class Audit:
         with self._lm.uncounted():
             [scored] = self._lm.engine.run(iter([sample]))
         before = [scores.logprob for _, scores in self._draw.pairs]
-        own = np.concatenate(before).astype(np.float64)
+        without_bos = np.concatenate(before).astype(np.float64)
         with_bos = np.concatenate([scores.logprob for scores in scored]).astype(np.float64)
-        finite = np.isfinite(own) & np.isfinite(with_bos)
-        gains = with_bos[finite] - own[finite]
+        finite = np.isfinite(without_bos) & np.isfinite(with_bos)
+        gains = with_bos[finite] - without_bos[finite]
         sums = {
             "n_windows": len(sample),
             "n_tokens": len(gains),
-            "sum_logprob": float(own[finite].sum()),
+            "sum_logprob": float(without_bos[finite].sum()),
             "sum_gain": float(gains.sum()),
             "sum_squared_gain": float(np.square(gains).sum()),
         }

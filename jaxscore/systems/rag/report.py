@@ -158,7 +158,9 @@ def _score_charts(record: Mapping[str, Any]) -> list[Chart]:
     decided = [row for row in record["records"] if row["known"]]
     charts = []
     if scores := counts([row["score"] for row in decided]):
-        svg = histogram(scores, title="Scores", units="records", label="score", mean=summary["mean"])
+        svg = histogram(
+            scores, title="Scores", units="records", label="score", mean=summary["mean"]
+        )
         charts.append(Chart("Distribution of scores", svg))
     outside = [row["outside"] for row in decided if row.get("outside") is not None]
     if outside_counts := counts(outside):

@@ -62,7 +62,7 @@ from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_r
 from jaxscore.types.results import ScoredRequest
 from jaxscore.types.token_texts import joined_text
 
-EMPTY = "its continuation has no token of its own; is it empty?"
+EMPTY = "its continuation adds no token to the context; is it empty?"
 UNCONDITIONED = (
     "the first token of {n} of {total} texts has nothing before it and so no probability{words}; "
     "give a context, or --prefix-token-id ID, a token before each text such as the EOS"
@@ -86,9 +86,9 @@ class Item(ConversationItem):
 
     @property
     def key(self) -> Hashable:
-        """What identifies an example: its context, and if that is blank its continuation.
+        """The identity of an example: its context, and if that is blank its continuation.
 
-        Answers to one question then differ by nothing that stands before them.
+        Answers to one question then have equal keys.
         """
         context = self.context.strip()
         return (context, "" if context else self.continuation)
@@ -552,8 +552,8 @@ class Score(System):
         """The least probable requests first; see `score.report`."""
         settings: Any = run.chosen
         worst = WorstRequests(settings.measures, has_gain=settings.has_other)
-        for place, record in enumerate(run.records):
-            extra = run.records.extra(place) or {}  # none after a merge
+        for index, record in enumerate(run.records):
+            extra = run.records.extra(index) or {}  # none after a merge
             worst.add(record, extra.get("context", ""))
         return report(run.source(items=worst))
 
@@ -619,10 +619,10 @@ def record_of(
 
 
 def _greedy(scored: ScoredRequest, n_unscored: int) -> np.ndarray | list[bool | None]:
-    """Whether each token is the most probable one, or None if that is not known."""
+    """Return True for each token that is the most probable one; None if that is not known."""
     if not n_unscored and scored.greedy.dtype == bool:
         return scored.greedy
     values = scored.greedy.tolist()
-    for place in np.flatnonzero(~scored.scored).tolist():
-        values[place] = None
+    for index in np.flatnonzero(~scored.scored).tolist():
+        values[index] = None
     return values

@@ -102,7 +102,7 @@ class AgainstSettings(Settings):
             value = getattr(self, name)
             if not self.has_other and value != getattr(AgainstSettings, name):
                 raise InputError(
-                    f"setting {name} is {value!r}, which has no effect without --against or "
+                    f"setting {name} is {value!r}, which only matters with --against or "
                     f"--against-field; add one, or leave out --{name.replace('_', '-')}"
                 )
 

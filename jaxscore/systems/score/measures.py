@@ -72,7 +72,7 @@ class Measure(NamedTuple):
 
     @property
     def is_per_token(self) -> bool:
-        """Whether it has a value for each token, which --summary-only omits."""
+        """True if it has a value for each token, which --summary-only omits."""
         return self.fields[0] in PER_TOKEN
 
 
@@ -82,25 +82,27 @@ def _values(scored: ScoredRequest, name: str) -> np.ndarray:
 
 
 def _ranks(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
-    """int32 [n], or a list with None if a token has no probability."""
-    values, known = _values(scored, "rank"), scored.scored
-    if known.all():
+    """Return int32 [n], or a list with None for tokens without a probability."""
+    values, scored_mask = _values(scored, "rank"), scored.scored
+    if scored_mask.all():
         return {"rank": values.astype(np.int32)}
-    pairs = zip(values, known, strict=True)
+    pairs = zip(values, scored_mask, strict=True)
     return {"rank": [int(value) if is_known else None for value, is_known in pairs]}
 
 
 def _top(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
-    """The most probable tokens in place of each token; null if it has no probability."""
-    top, known = scored.top, scored.scored
+    """Return the most probable tokens in place of each token; null without a probability."""
+    top, scored_mask = scored.top, scored.scored
     if top is None:  # no window scores the text
         return dict.fromkeys(MEASURES["top_k"].fields, [None] * scored.n_tokens)
     ids: Any = top.id
     names: list[Any] = top.token
-    if not known.all():
-        rows = zip(top.id.tolist(), known, strict=True)
+    if not scored_mask.all():
+        rows = zip(top.id.tolist(), scored_mask, strict=True)
         ids = [row if is_known else None for row, is_known in rows]
-        names = [row if is_known else None for row, is_known in zip(names, known, strict=True)]
+        names = [
+            row if is_known else None for row, is_known in zip(names, scored_mask, strict=True)
+        ]
     return {"top_id": ids, "top_logprob": top.logprob, "top_token": names}
 
 
@@ -111,9 +113,9 @@ def _per_token(name: str) -> Measure:
 
 def _known(scored: ScoredRequest, *names: str) -> list[np.ndarray]:
     """Log-probability, entropy and measures of the LM head at the tokens that have them."""
-    known = scored.scored
-    measured = (_values(scored, name)[known] for name in names)
-    return [scored.logprob[known], scored.entropy[known], *measured]
+    is_scored = scored.scored
+    measured = (_values(scored, name)[is_scored] for name in names)
+    return [scored.logprob[is_scored], scored.entropy[is_scored], *measured]
 
 
 def _min_k(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
@@ -270,7 +272,7 @@ class MeasureSettings(Settings):
             value = getattr(self, name)
             if not is_read and value != getattr(MeasureSettings, name):
                 raise InputError(
-                    f"setting {name} is {value!r}, which has no effect without {reader}; add that, "
+                    f"setting {name} is {value!r}, which only matters with {reader}; add that, "
                     f"or leave out --{name.replace('_', '-')}"
                 )
 

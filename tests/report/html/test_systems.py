@@ -221,7 +221,7 @@ def test_score_in_python(scorer):
 
 
 def test_a_system_without_a_page(scorer):
-    with pytest.raises(InputError, match="metrics has no page of its own"):
+    with pytest.raises(InputError, match="metrics does not have a page"):
         evaluate("metrics", None, [{"response": "a", "label": ["a"]}]).html()
 
 

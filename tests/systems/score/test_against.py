@@ -189,9 +189,7 @@ def test_settings_that_exclude_each_other_are_refused():
         Settings(against="", against_field="x")
     with pytest.raises(InputError, match="against_field is '', expected the name of a field"):
         Settings(against_field="")
-    with pytest.raises(
-        InputError, match=r"long_gain is 1\.0, which has no effect without --against"
-    ):
+    with pytest.raises(InputError, match=r"long_gain is 1\.0, which only matters with --against"):
         Settings(long_gain=1.0)
 
 

@@ -143,7 +143,7 @@ def test_summary_only_keeps_the_means(scorers):
         ({"classes": {"x y": [1]}}, "'x y=1', expected NAME=IDS"),
         ({"classes": ["x=1", "x=2"]}, "--class: x, x, expected each name once"),
         ({"classes": "x=1"}, "setting classes is a string, expected a list of strings"),
-        ({"word_correction": "any"}, "has no effect without --unit word"),
+        ({"word_correction": "any"}, "only matters with --unit word"),
         ({"word_correction": "all", "unit": "word"}, "'all', expected one of"),
         (
             {"word_correction": "any", "unit": "word", "leading_blank": "skip"},
