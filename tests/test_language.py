@@ -1,8 +1,6 @@
 """The language of code, messages and pages: docstring openings, phrases and variable names.
 
-A folder that is written in the field's words has no entry in `BOUNDS`. The others have an upper
-bound for each rule, which only ever decreases. `python -m tests.test_language` prints the counts
-of today, and with a folder each occurrence in it.
+`python -m tests.test_language` prints each occurrence.
 """
 
 import ast
@@ -10,7 +8,6 @@ import io
 import re
 import sys
 import tokenize
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -91,10 +88,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 
 
-# (folder, rule) -> number of occurrences. The shell is rewritten folder by folder.
-BOUNDS = {}
-
-
 def sources():
     """Return the Python files and pages that the rules hold for, by folder."""
     for top in ("jaxscore", "tools", "configs", "tests"):
@@ -102,11 +95,6 @@ def sources():
             if path.suffix == ".md" or (path.suffix == ".py" and top in ("jaxscore", "tools")):
                 yield path
     yield from (ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")))
-
-
-def folder_of(path):
-    """Return the folder with whose bounds a file is counted: two levels at most."""
-    return "/".join(path.relative_to(ROOT).parts[:-1][:2]) or "."
 
 
 def prose_of(text):
@@ -157,18 +145,15 @@ def _in_code(tree):
             yield "names", node.lineno, name
 
 
-def counts():
-    """Return the number of occurrences by folder and rule."""
-    out = Counter()
+def listed():
+    """Yield a line for each occurrence."""
     for path in sources():
-        for rule, _, _ in occurrences(path):
-            out[folder_of(path), rule] += 1
-    return out
+        for rule, line, text in occurrences(path):
+            yield f"{path.relative_to(ROOT)}:{line}: {rule}: {text}"
 
 
-def test_no_folder_has_more_occurrences_than_its_bound():
-    exceeded = {key: count for key, count in counts().items() if count > BOUNDS.get(key, 0)}
-    assert not exceeded, "python -m tests.test_language FOLDER lists the occurrences"
+def test_code_and_pages_are_written_in_the_words_of_the_field():
+    assert list(listed()) == []
 
 
 @pytest.mark.parametrize(
@@ -191,11 +176,4 @@ def test_rules_find_what_the_style_page_replaces(tmp_path, monkeypatch, text, ru
 
 
 if __name__ == "__main__":
-    folders = sys.argv[1:]
-    if not folders:
-        for (folder, rule), count in sorted(counts().items()):
-            print(f'    ("{folder}", "{rule}"): {count},')
-    for path in sources():
-        if folder_of(path) in folders:
-            for rule, line, text in occurrences(path):
-                print(f"{path.relative_to(ROOT)}:{line}: {rule}: {text}")
+    print(*listed(), sep="\n")
