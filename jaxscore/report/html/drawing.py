@@ -118,7 +118,7 @@ def dot(x: float, y: float, radius: float, css_class: str, tip: str = "") -> Mar
 
 def step(span: float, n_steps: int) -> float:
     """Return the smallest step, 1, 2 or 5 times a power of ten, for `n_steps` to cover a span."""
-    least = span / n_steps
+    least = max(span / n_steps, 1e-300)  # the smallest floats underflow
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
