@@ -311,7 +311,8 @@ def rows_of(
     """
     field = system.text_field
     is_folder = path.is_dir() and not is_dataset(path)
-    if not field or not (is_folder or form_of(path) == ".txt"):
+    files = sorted(path.glob("*.txt")) if is_folder else [path]
+    if not field or not files or not (is_folder or form_of(path) == ".txt"):
         if by_line:
             raise InputError(
                 f"{path}: --lines reads plain text, whose name ends in .txt; leave it out"
@@ -330,12 +331,6 @@ def rows_of(
         return
     if columns:
         raise InputError(f"{path}: --column names fields of a table, and text files have none")
-    files = sorted(path.glob("*.txt")) if is_folder else [path]
-    if not files:
-        raise InputError(
-            f"{path}: found a folder without a .txt file; expected text files, a file of JSONL or "
-            "another table, or a folder that save_to_disk of datasets wrote"
-        )
     for number, file in enumerate(files, start=1):
         check_regular(file)
         if not by_line:

@@ -78,7 +78,7 @@ def test_what_lm_eval_gives_by_itself_is_not_told():
         ({"parallelize": "True"}, "parallelize='True': .*mesh"),
         ({"backend": "seq2seq"}, "backend='seq2seq': .*causal"),
         ({"gguf_file": "a.gguf"}, "gguf_file='a.gguf': give the file itself as pretrained"),
-        ({"softmax_dtype": "bfloat16"}, "the softmax is float32 always"),
+        ({"softmax_dtype": "bfloat16"}, "the softmax is always float32"),
         ({"batch_size": "large"}, "batch_size='large': expected a whole number, auto or auto:N"),
     ],
 )

@@ -91,7 +91,7 @@ def test_reproducible_numbers_do_not_depend_on_the_other_requests():
 
 def test_thinking(tmp_path):
     lm = JaxscoreLM(**args(enable_thinking=True, think_end_token="x"))
-    with pytest.raises(InputError, match="enable_thinking: a log-likelihood"):
+    with pytest.raises(InputError, match="enable_thinking: the log-likelihood"):
         evaluated(lm, None, "choices")
     assert lm._args.chat_template_args == {"enable_thinking": True}
 
