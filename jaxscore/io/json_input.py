@@ -316,7 +316,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not n_objects and path.suffix.lower() in TEXTS and not text.lstrip().startswith("{"):
             raise InputError(
                 f"{where}: found plain text, expected one JSON object a line, such as "
-                '{"continuation": "…"}; perplexity takes a plain text as one document'
+                '{"continuation": "…"}'
             )
         n_objects += 1
         yield number, _parse_object(text, where)

@@ -36,11 +36,11 @@ def score(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--top-k", 10), "has no effect without --measures top_k; add that, or leave out --top-k"),
-        (("--min-k", 0.5), "has no effect without --measures min_k"),
+        (("--top-k", 10), "only matters with --measures top_k; add that, or leave out --top-k"),
+        (("--min-k", 0.5), "only matters with --measures min_k"),
         (
             ("--log-base", 10),
-            "has no effect without --unit word; add that, or leave out --log-base",
+            "only matters with --unit word; add that, or leave out --log-base",
         ),
     ],
 )
@@ -53,11 +53,11 @@ def test_a_setting_without_effect_names_the_flag_to_add(score, words, why):
 def test_a_missing_field_and_a_plain_text_name_the_remedy(score, tmp_path):
     (tmp_path / "cols.jsonl").write_text('{"prompt": "a", "answer": " b"}\n', encoding="utf-8")
     assert "add --column continuation=answer" in score(source="cols.jsonl").err
-    (tmp_path / "essay.txt").write_text("Once upon a time.\n", encoding="utf-8")
-    code, _, err = score(source="essay.txt")
+    (tmp_path / "essay.md").write_text("Once upon a time.\n", encoding="utf-8")
+    code, _, err = score(source="essay.md")
     assert code == 2
-    assert "essay.txt:1: found plain text, expected one JSON object a line" in err
-    assert "perplexity takes a plain text as one document" in err
+    assert "essay.md:1: found plain text, expected one JSON object a line" in err
+    assert "the name of a plain text ends in .txt" in err
 
 
 def test_compare_names_the_output_of_a_report(run, score, tmp_path):

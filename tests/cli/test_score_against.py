@@ -79,7 +79,7 @@ def test_gains_of_two_runs_are_compared(run, place):
     [
         (("--against", "x", "--against-field", "other"), "both give the other context; give one"),
         (("--against-field", "othr"), "no field \"othr\", expected a string; there are 'other'"),
-        (("--long-gain", "1"), "which has no effect without --against"),
+        (("--long-gain", "1"), "which only matters with --against"),
     ],
 )
 def test_what_is_refused(run, place, words, message):
