@@ -43,7 +43,7 @@ def test_a_list_flag_that_is_repeated_adds(name):
             continue
         if option.dest == "measures":
             words = ["rank", "varentropy,renyi2"]
-        if option.dest in ("chat_template_arg", "classes"):
+        if option.dest in ("chat_template_arg", "class"):
             words = ["a=1", "b=2"]
         repeated = [word for given in words for word in (flag, given)]
         found = getattr(cli.parse(["--config", config, *repeated]), option.dest)

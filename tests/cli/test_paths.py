@@ -99,7 +99,7 @@ def test_a_path_that_cannot_be_scored(run, place):
     assert "\ndone     3 items, 2 failures in " in out
     assert ", 1 path\n" in out
     assert err.startswith("failed: bad: a -> b: ")
-    assert "failed: empty: a -> : the answer has no tokens" in err
+    assert "failed: empty: a -> : the answer has 0 tokens" in err
     assert "2 failures, the others are kept" in err
     got = result(folder)
     [evaluation] = got[0]["path_evaluations"]
