@@ -142,7 +142,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     model_name = _model_name(system, args, items)
     continuing.check_replaced(system, args, output, model_name)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
-    earlier_made = (earlier.manifest or {}) if earlier.is_complete else {}
+    earlier_manifest = (earlier.manifest or {}) if earlier.is_complete else {}
 
     def metadata() -> dict[str, str]:
         return table_metadata(setup.made())
@@ -166,7 +166,7 @@ def run(system: System, args: argparse.Namespace) -> int:
                 settings,
                 records,
                 about={
-                    **earlier_made.get(ABOUT, {}),
+                    **earlier_manifest.get(ABOUT, {}),
                     **outputs.about_input(args, files_read),
                     **setup.about,
                 },
@@ -174,9 +174,11 @@ def run(system: System, args: argparse.Namespace) -> int:
             )
         except NothingUsable as problem:
             raise NothingUsable(f"{args.input}: {problem}") from None
-        if FACTS in earlier_made:
-            facts = Facts.from_json(earlier_made[FACTS])
-            report = dataclasses.replace(report, facts=facts, vocabulary=earlier_made["vocabulary"])
+        if FACTS in earlier_manifest:
+            facts = Facts.from_json(earlier_manifest[FACTS])
+            report = dataclasses.replace(
+                report, facts=facts, vocabulary=earlier_manifest["vocabulary"]
+            )
         if not is_direct:
             columns = columns_of(system, settings, has_text_ids=bool(args.shard_run.prefix))
             replaced = {field: name for field, name in renamed.items() if field != name}
@@ -194,9 +196,9 @@ def run(system: System, args: argparse.Namespace) -> int:
     if earlier.is_complete:
         print(f"nothing was left to do in {output}")
     if not earlier.is_unchanged():
-        written = {**earlier_made, **setup.facts(), **input_facts(args, files_read)}
-        if MADE in earlier_made:
-            written[MADE] |= {name: earlier_made[MADE][name] for name in OF_THE_MODEL}
+        written = {**earlier_manifest, **setup.facts(), **input_facts(args, files_read)}
+        if MADE in earlier_manifest:
+            written[MADE] |= {name: earlier_manifest[MADE][name] for name in OF_THE_MODEL}
         files.append(write_manifest(vars(args), output, report, written, reports.paths))
     return messages.close(args, report, files, setup.scorer)
 
