@@ -55,7 +55,7 @@ def test_all_tables_have_the_same_rows(run, place, unit):
     folder = place(*LINES)
     words = flags(folder, "--rows", unit)
     code, out, err = run(*words)
-    assert (code, "in.jsonl:3 (id c): its continuation has no token" in err) == (1, True)
+    assert (code, "in.jsonl:3 (id c): its continuation adds no token" in err) == (1, True)
     assert "out.jsonl.records.jsonl" in out
     rows = rows_of(folder, "out.jsonl")
     assert [row["id"] for row in rows] == sorted(row["id"] for row in rows)

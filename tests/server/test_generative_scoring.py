@@ -127,7 +127,7 @@ def test_an_item_is_refused_by_its_place(served):
     body = {**BODY, "query": "", "items": ["a", ""], "add_special_tokens": False}
     error = refused(served.ask(PATH, body), 400, param="items")
     assert "item 1" in error["message"]
-    assert "no tokens" in error["message"]
+    assert "is empty" in error["message"]
 
 
 def test_a_long_query_is_not_joined_with_many_items(served, monkeypatch):
