@@ -75,8 +75,8 @@ def test_it_is_a_function_of_the_package(scorer):
         ("score", {"n_requests": 3}, "no setting 'n_requests'"),
         (
             "score",
-            {"n_bootstrap": 9},
-            "no setting 'n_bootstrap'; expected one of against, against_field",
+            {"zzz": 9},
+            "no setting 'zzz'; expected one of against, against_field",
         ),
         ("probsem", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, "),
         ("metrics", {"audit_noise": 9}, "no setting 'audit_noise'; expected one of names, seed, "),
