@@ -76,7 +76,7 @@ def test_it_is_a_function_of_the_package(scorer):
         (
             "score",
             {"zzz": 9},
-            "no setting 'zzz'; expected one of against, against_field",
+            "no setting 'zzz'; expected one of truncate, seed, audit_noise",
         ),
         ("probsem", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, "),
         ("metrics", {"audit_noise": 9}, "no setting 'audit_noise'; expected one of names, seed, "),
