@@ -73,7 +73,7 @@ def test_it_is_a_function_of_the_package(scorer):
         ("score", {"audit_boundary": None}, "setting audit_boundary is None, expected True or"),
         ("score", {"audit_noise": -1}, "setting audit_noise is -1, expected a whole number of"),
         ("score", {"n_requests": 3}, "no setting 'n_requests'"),
-        ("score", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of measures, min_k"),
+        ("score", {"best_n": 9}, "no setting 'best_n'; expected one of against, "),
         ("probsem", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, "),
         ("metrics", {"audit_noise": 9}, "no setting 'audit_noise'; expected one of names, seed, "),
         ("metrics", {"truncate": "left"}, "no setting 'truncate'; expected one of names, seed, "),

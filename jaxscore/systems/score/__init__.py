@@ -76,7 +76,7 @@ class ItemWithFields(Item):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(
-    WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings, SliceSettings
+    SliceSettings, WindowSettings, TextSettings, JointSettings, MeasureSettings, AgainstSettings
 ):
     """Settings of `score`; see also its bases."""
 
