@@ -350,8 +350,8 @@ def changed_outputs(pairs: Sequence[tuple[Shard, Mapping[str, Any] | None]]) -> 
         shard, manifest = pair
         if shard.output is None or manifest is None:
             return None
-        records = recorded_in(shard.output, manifest)
-        return output_difference(records, manifest) or output_difference(shard.output, manifest)
+        paths = sorted({recorded_in(shard.output, manifest), shard.output})
+        return next(filter(None, (output_difference(path, manifest) for path in paths)), None)
 
     with ThreadPoolExecutor(MOST_REQUESTS) as pool:
         return list(pool.map(change, pairs))
