@@ -295,8 +295,8 @@ class Rows:
             units = _regions(spans, regions)
         else:
             units = self._words(spans, scored, mass, starts_text=starts_text)
-        sums = {"logprob": scored.logprob} | {
-            name: np.asarray(fields[name]) for name in SUMMED if name in fields
+        sums = {"logprob": scored.logprob.astype(np.float64)} | {
+            name: np.asarray(fields[name], np.float64) for name in SUMMED if name in fields
         }
         return (
             _summed_rows(rows, spans.text, sums, scored.entropy) for rows in _some_at_a_time(units)
@@ -376,7 +376,6 @@ def _summed_rows(
         "n_tokens": [len(unit.tokens) for unit in units],
     }
     for name, values in sums.items():
-        values = values.astype(np.float64)
         columns[name] = np.array(
             [values[unit.tokens].sum() if unit.tokens else math.nan for unit in units]
         )
