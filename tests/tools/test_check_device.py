@@ -345,7 +345,7 @@ def test_speed_of_a_shared_prompt(capsys):
     out = capsys.readouterr().out
     shared, unshared = texts(out, "PASS")
     assert "16 continuations of 8 tokens on one prompt of 96" in shared
-    assert "4 continuations of 8 tokens each on a prompt of its own" in unshared
+    assert "4 continuations of 8 tokens each on a separate prompt" in unshared
     [ratio] = texts(out, "NOTE")
     assert "a text on the shared prompt takes 1/" in ratio
 
