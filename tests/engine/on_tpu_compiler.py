@@ -130,7 +130,7 @@ class Case:
     def behind(self, rows: int, length: int, slots: int) -> dict[str, Any]:
         """Rows that continue a prefix."""
         function, batch = scoring(self.model, rows, length, self.where)
-        return self.compiled(function, (self.model.params, batch, self.cache(1, slots)))
+        return self.compiled(function, (self.model.params, batch, None, self.cache(1, slots)))
 
     def step(self, rows: int, slots: int) -> dict[str, Any]:
         """Greedy tokens of texts that continue a prefix."""
