@@ -162,7 +162,9 @@ def test_a_second_run_takes_the_place_of_the_first_and_of_nothing_else(run, show
     for place in (tmp_path, mine, mine / "below"):
         ran = run("demo", "--output-dir", place)
         assert (ran.code, ran.out) == (2, "")
-        assert "not the folder of an earlier demo" in ran.err or "cannot be used (Not a dir" in ran.err
+        assert (
+            "not the folder of an earlier demo" in ran.err or "cannot be used (Not a dir" in ran.err
+        )
     assert mine.read_text() == "kept"
     _, _, folder = shown
     (folder / "stale").mkdir()

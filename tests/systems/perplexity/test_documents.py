@@ -53,7 +53,9 @@ def test_a_folder_of_text_files(tmp_path):
 
 
 def test_a_folder_without_text_files(tmp_path):
-    assert "found a folder, whose files give one output each" in refused(lambda: check(tmp_path), tmp_path)
+    assert "found a folder, whose files give one output each" in refused(
+        lambda: check(tmp_path), tmp_path
+    )
 
 
 def test_a_text_file_of_another_name(tmp_path):
