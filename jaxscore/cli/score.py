@@ -19,8 +19,13 @@ from jaxscore.systems import declaration
 from jaxscore.text.decoder import TokenBytes
 
 GROUP = "one text"
-REPLACED = ("input", "output", "column", "limit", "html")  # flags of files
-OWN = ("rows", "measures", "top_k", "unit")  # settings that the table decides
+# Flags of files and of several texts, and those whose results the table does not show
+REPLACED = frozenset(
+    "input output column limit html no_html shard force engine actors lines by n_bootstrap "
+    "audit_noise rows regions_field summary_only measures top_k min_k unit log_base leading_blank "
+    "class word_correction against against_field long_gain long_logprob score_roles "
+    "score_turn_end".split()
+)
 N_ALTERNATIVES = 3
 SETTINGS = {"rows": "token", "measures": ("rank", "top_k"), "top_k": N_ALTERNATIVES + 1}
 HEADER = ("token", "logprob", "rank", "entropy", "instead", *[""] * (N_ALTERNATIVES - 1))
@@ -64,16 +69,10 @@ def show(args: argparse.Namespace) -> int:
     """Print a table of one text's tokens.
 
     Raises:
-        InputError: the text is empty, or a flag is of no use for it.
+        InputError: the text is empty, or the model is an endpoint.
     """
     declared: Any = _SYSTEM.settings
     chosen = settings_flags.values(args, declared)
-    defaults = {field.name: field.default for field in dataclasses.fields(declared)}
-    if useless := [name for name in OWN if chosen.get(name, defaults[name]) != defaults[name]]:
-        raise InputError(
-            f"--{useless[0].replace('_', '-')}: --text prints tokens with fixed columns; leave one "
-            "of the two out"
-        )
     if args.api_base is not None:
         raise InputError(
             "--api-base: an endpoint does not give ranks and alternatives; take a local model with "

@@ -66,7 +66,17 @@ def test_columns_are_aligned_next_to_wide_characters():
         (("--text", "a", "--output", "x"), "argument --output: not allowed with argument --text"),
         (("--text", ""), "--text: it is empty"),
         (("--text", "a", "--continuation", ""), "--continuation: it is empty"),
-        (("--text", "a", "--rows", "word"), "--rows: --text prints tokens with fixed columns"),
+        *(
+            (("--text", "a", *words), f"argument {words[0]}: not allowed with argument --text")
+            for words in (
+                ("--rows", "word"),
+                ("--against", ""),
+                ("--class", "a=1"),
+                ("--no-html",),
+                ("--shard", "0/2"),
+                ("--by", "topic"),
+            )
+        ),
         (("--text", "a", "--api-base", "http://localhost:9"), "--api-base: an endpoint does not"),
         (("--continuation", "a", "--input", "x", "--output", "y"), "after the text of --text"),
         ((), "the following arguments are required: --input, --output"),
