@@ -276,6 +276,11 @@ class WindowSettings(Settings):
             raise InputError(
                 "truncate: texts are read in windows, so that none is too long; leave it out"
             )
+        if not self.reads_windows and self.window_bos != type(self).window_bos:
+            raise InputError(
+                f"setting window_bos is {self.window_bos!r}, which only matters in windows; add "
+                "--stride or --max-length, or leave out --window-bos"
+            )
         if self.score_from == "half" and stride not in (None, length):
             raise InputError(
                 f"stride is {stride} and score_from half, whose windows do not overlap; leave one "

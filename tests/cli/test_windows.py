@@ -128,6 +128,15 @@ def test_windows_that_are_refused(run, place, command, more, message):
     assert [path.name for path in folder.iterdir()] == ["in.jsonl"]
 
 
+@pytest.mark.parametrize("command", ["score", "divergence"])
+def test_a_rule_for_windows_is_refused_without_windows(run, place, command):
+    folder = place({"continuation": "One two"})
+    asked = [*words(command, folder / "in.jsonl", folder / "out.jsonl", "--window-bos", "first")]
+    at = asked.index("--max-length")
+    code, _, err = run(*asked[:at], *asked[at + 2 :])
+    assert (code, "which only matters in windows; add --stride or" in err) == (2, True)
+
+
 def test_an_endpoint_has_no_windows(run, place):
     folder = place(*ITEMS)
     asked = words(
